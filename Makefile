@@ -1,0 +1,76 @@
+# From a fresh clone, with Python 3.10+ and make: `make train`, `make test`. Everything is installed into .venv, through constraints.txt.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PEERS := .peers
+PEERS_STAMP := $(PEERS)/.installed
+OUTPUT := runs
+
+# Small networks are faster on one thread, and the tests run side by side.
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: help install train test test-slow check format bench peers clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo 'make train   train DQN on CartPole and evaluate it (a few minutes)'
+	@echo 'make test    the tests          make test-slow  those that take minutes'
+	@echo 'make check   lint, format, types, import rules'
+	@echo 'make format  apply the formatter'
+	@echo 'make bench   ours and the peers on the same work (installs the peers into $(PEERS))'
+	@echo 'make clean   remove caches and builds (keeps $(OUTPUT)/ and $(VENV)/)'
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit("Python 3.10 or newer is needed; this is " + sys.version.split()[0] + " (make PYTHON=python3.11 ...)" if sys.version_info < (3, 10) else 0)'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	@touch $@
+
+install: $(STAMP)
+
+train: $(STAMP)
+	$(BIN)/rl-training train --config configs/dqn/cartpole.yaml --output-dir $(OUTPUT)
+	@run=$$(ls -dt $(OUTPUT)/dqn__CartPole-v1__*/ | head -n 1); run=$${run%/}; \
+	checkpoint=$$run/checkpoints/best; test -e $$checkpoint || checkpoint=$$run/checkpoints/latest; \
+	echo; echo "Greedy policy of $$checkpoint over 20 fresh episodes:"; \
+	$(BIN)/rl-training eval --checkpoint $$checkpoint --episodes 20 && \
+	echo && echo "The run is in $$run. Next:" && \
+	echo "  $(BIN)/tensorboard --logdir $(OUTPUT)                                              # curves" && \
+	echo "  $(BIN)/rl-training resume --checkpoint $$run --total-timesteps 100000  # train on" && \
+	echo "  $(BIN)/rl-training algos                                                     # the other algorithms" && \
+	echo "  $(BIN)/rl-training configs                                                   # the configs shipped for them"
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -q -n 2
+
+test-slow: $(STAMP)
+	$(BIN)/python -m pytest -q -n 2 -m slow
+
+check: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# Ours and the peers in one interpreter: the peers' versions stand in benchmarks/peers.txt.
+$(PEERS_STAMP): pyproject.toml benchmarks/peers.txt
+	test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install --quiet -r benchmarks/peers.txt
+	$(PEERS)/bin/python -m pip install --quiet --no-deps -e .
+	@touch $@
+
+peers: $(PEERS_STAMP)
+
+bench: $(PEERS_STAMP)
+	$(PEERS)/bin/python -m benchmarks.throughput --json benchmarks/results/throughput.json
+	$(PEERS)/bin/python -m benchmarks.learner --json benchmarks/results/learner.json
+	$(PEERS)/bin/python -m benchmarks.replay --json benchmarks/results/replay.json
+
+clean:
+	rm -rf build dist site .coverage .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

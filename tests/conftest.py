@@ -1,0 +1,25 @@
+"""One thread and fixed examples for every test: results must not depend on the machine or on which tests ran before."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+# Before anything imports torch or numba, and inherited by the command-line tests' subprocesses.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# No deadline: the first example may pay for a JIT compilation, and tests never assert on time.
+settings.register_profile(
+    "repeatable", derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+)
+settings.load_profile("repeatable")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A training run sets torch's thread count for its process: put it back. Tests without torch do not load it for this."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.get_num_threads() != 1:
+        torch.set_num_threads(1)
