@@ -1,0 +1,136 @@
+"""The one learner behind every value-based algorithm: view → rule → reduce → gradient → Adam → target."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rl_training.algorithms.adam import FlatAdam
+from rl_training.algorithms.rules import Rule, RuleLoss
+from rl_training.algorithms.views import Aligned, View
+from rl_training.models.flat import flatten_parameters
+from rl_training.types import Batch, State, UpdateResult
+
+Schedule = Callable[[int], float]
+
+
+def reduce_loss(loss: Tensor, mask: Tensor | None, weights: Tensor | None) -> Tensor:
+    """mean(weights · loss), over the steps that count: Σ weight·mask·loss / Σ mask."""
+    if weights is not None:
+        loss = loss * weights
+    return loss.mean() if mask is None else (loss * mask).sum() / mask.sum()
+
+
+class LazyMetrics(Mapping[str, Tensor]):
+    """Metrics that are computed when somebody reads them, since most updates are never logged."""
+
+    def __init__(self, loss: Tensor, parts: RuleLoss, mask: Tensor | None) -> None:
+        self._loss, self._mask = loss, mask
+        self._parts = {"q_value_mean": parts.q_value, "target_mean": parts.target, "td_error_mean": parts.td_error}
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name == "loss":
+            return self._loss
+        with torch.no_grad():
+            return reduce_loss(self._parts[name].detach(), self._mask, None)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(("loss", *self._parts))
+
+    def __len__(self) -> int:
+        return 1 + len(self._parts)
+
+
+class QLearner:
+    """Owns the online and target network, the optimizer and the randomness of updates. Algorithms choose its view and rule."""
+
+    def __init__(
+        self,
+        q_network: Any,
+        *,
+        view: View,
+        rule: Rule,
+        learning_rate: float | Schedule,
+        target_update_interval: int,
+        double_q: bool = False,
+        tau: float = 1.0,
+        max_grad_norm: float | None = None,
+        adam_eps: float = 1e-8,
+        seed: int = 0,
+    ) -> None:
+        self.q_network = q_network
+        self.target_network = copy.deepcopy(q_network).requires_grad_(False)
+        self.view, self.rule = view, rule
+        self.learning_rate = learning_rate
+        self.target_update_interval, self.tau = target_update_interval, tau
+        self.double_q, self.max_grad_norm = double_q, max_grad_norm
+        self._parameters = list(q_network.parameters())
+        self._flat = flatten_parameters(q_network)
+        self._flat_target = flatten_parameters(self.target_network)
+        self.optimizer = FlatAdam(self._flat, eps=adam_eps)
+        self.generator = torch.Generator(self._flat.device).manual_seed(seed)
+        self.last_step = 0
+        self._priorities: Tensor | None = None
+
+    @property
+    def last_priorities(self) -> Tensor:
+        """What prioritized replay should rank the last batch's items by, [B]."""
+        if self._priorities is None:
+            raise RuntimeError("no update has been made yet")
+        return self._priorities
+
+    def align(self, batch: Batch) -> Aligned:
+        return self.view.align(batch, self.q_network, self.target_network, double_q=self.double_q, generator=self.generator)
+
+    def evaluate_loss(self, batch: Batch) -> tuple[Tensor, RuleLoss, Aligned]:
+        """The loss of a batch, with its gradient graph and what it was made of."""
+        aligned = self.align(batch)
+        with torch.no_grad():
+            target = self.rule.target(aligned.bootstrap, aligned.rewards, aligned.discounts)
+        parts = self.rule.loss(aligned.chosen, target, aligned.taus)
+        return reduce_loss(parts.loss, aligned.mask, aligned.weights), parts, aligned
+
+    def priorities(self, parts: RuleLoss, aligned: Aligned) -> Tensor:
+        return parts.priority
+
+    def update(self, batch: Batch, *, global_step: int) -> UpdateResult:
+        """One gradient step; then the target follows if `global_step` crossed a multiple of `target_update_interval`."""
+        loss, parts, aligned = self.evaluate_loss(batch)
+        grads = torch.autograd.grad(loss, self._parameters, allow_unused=True, materialize_grads=True)
+        lr = self.learning_rate
+        self.optimizer.step(grads, lr(global_step) if callable(lr) else lr, self.max_grad_norm)
+        self._priorities = self.priorities(parts, aligned)
+        crossed = global_step // self.target_update_interval - self.last_step // self.target_update_interval
+        self.last_step = global_step
+        for _ in range(crossed if self.tau < 1 else min(crossed, 1)):
+            self.sync_target()
+        return UpdateResult(LazyMetrics(loss.detach(), parts, aligned.mask), 1)
+
+    @torch.no_grad()
+    def sync_target(self) -> None:
+        """θ⁻ ← (1 − τ)θ⁻ + τθ; τ = 1 copies."""
+        if self.tau == 1:
+            self._flat_target.copy_(self._flat)
+        else:
+            self._flat_target.lerp_(self._flat, self.tau)
+
+    def state_dict(self) -> State:
+        return {
+            "q_network": dict(self.q_network.state_dict()),
+            "target_network": dict(self.target_network.state_dict()),
+            "optimizer": self.optimizer.state_dict(),
+            "generator": self.generator.get_state(),
+            "last_step": self.last_step,
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        for name in ("q_network", "target_network"):
+            module: nn.Module = getattr(self, name)
+            module.load_state_dict(state[name])  # copies in place: the parameters stay views of the flat tensor
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.generator.set_state(state["generator"].cpu())
+        self.last_step = int(state["last_step"])

@@ -1,0 +1,53 @@
+"""Views: run the networks on a batch and align time, so that a rule sees only numbers for actions, rewards and discounts.
+
+`TransitionView` serves transitions [B]; `SequenceView` (sequence_view.py) burn-in, unroll and n-step over [T, B].
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from rl_training.algorithms.value_losses import take_action
+from rl_training.types import Batch
+
+
+class Aligned(NamedTuple):
+    """What a rule and the reduction need, all [...] or [..., N]; gradients flow through `chosen` only."""
+
+    chosen: Tensor  # online network, action taken
+    bootstrap: Tensor  # target network, next action
+    rewards: Tensor  # discounted sum over the steps really taken
+    discounts: Tensor  # γ^k, 0 after a termination
+    taus: Tensor | None  # levels of `chosen`, where the head samples them
+    mask: Tensor | None  # 1 on the steps that count; None: all do
+    weights: Tensor | None  # importance weights [B]
+
+
+class View(Protocol):
+    def align(self, batch: Batch, online: Any, target: Any, *, double_q: bool, generator: torch.Generator) -> Aligned: ...
+
+
+class TransitionView:
+    """Transitions [B]. A batch's own `discounts` win over γ·(1 − dones)."""
+
+    def __init__(self, *, gamma: float) -> None:
+        self.gamma = gamma
+
+    def align(self, batch: Batch, online: Any, target: Any, *, double_q: bool, generator: torch.Generator) -> Aligned:
+        obs, next_obs, actions = batch["obs"], batch["next_obs"], batch["actions"]
+        shape = actions.shape
+        online_draws = online.draw(generator, shape, "online")
+        with torch.no_grad():
+            target_draws = target.draw(generator, shape, "target")
+            next_out = target(next_obs, target_draws)
+            # Double-Q (arXiv:1509.06461): which network selects the next action; the target network always values it.
+            select = online.q_values(next_obs, online_draws) if double_q else target.head.q_values(next_out)
+            bootstrap = take_action(next_out, select.argmax(-1))
+        chosen = take_action(online(obs, online_draws), actions)
+        discounts = batch.get("discounts")
+        if discounts is None:
+            discounts = self.gamma * (1 - batch["dones"])
+        return Aligned(chosen, bootstrap, batch["rewards"], discounts, online_draws.taus, None, batch.get("weights"))

@@ -1,0 +1,34 @@
+"""The three ways a run can fail to go on, each with the exit code of the command line.
+
+Messages are one line and say what is wrong and where, because they are shown without a traceback.
+"""
+
+from __future__ import annotations
+
+
+class UserError(ValueError):
+    """Bad input: exit code 2, nothing written."""
+
+
+class ConfigError(UserError):
+    """A config, key or value that cannot be used."""
+
+
+class CheckpointError(UserError):
+    """A checkpoint that is missing, truncated, hostile, from the future or of another algorithm."""
+
+
+class SpaceError(UserError):
+    """An observation or action space the chosen row does not support."""
+
+
+class RunError(RuntimeError):
+    """A failure while running: exit code 1, the last checkpoint stays loadable."""
+
+
+class Interrupted(RunError):
+    """SIGINT or SIGTERM, after a checkpoint was saved: exit code 128 + signal number."""
+
+    def __init__(self, message: str, *, signum: int) -> None:
+        super().__init__(message)
+        self.signum = signum

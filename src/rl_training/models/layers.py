@@ -1,0 +1,70 @@
+"""Layers that the heads are built from: the factorised noisy layer and a stack of plain or noisy layers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class NoisyLinear(nn.Module):
+    """Linear layer with factorised Gaussian noise (arXiv:1706.10295, eq. 9–11).
+
+    y = (μ_w + σ_w ⊙ ε_out ε_inᵀ) x + μ_b + σ_b ⊙ ε_out
+
+    written as `μ_w x + μ_b + ε_out ⊙ (σ_w (ε_in ⊙ x) + σ_b)`: the noisy weight matrix is never built, and `eps_in`, `eps_out`
+    may have a row per sample ([B, in], [B, out]), which gives every environment a draw of its own in one batched call.
+    Without `eps` the layer is its mean. The noise arrives already passed through f(x) = sign(x)√|x| (see `factorised_noise`).
+    """
+
+    def __init__(self, in_features: int, out_features: int, sigma: float = 0.5) -> None:
+        super().__init__()
+        self.in_features, self.out_features = in_features, out_features
+        self.weight = nn.Parameter(torch.empty(out_features, in_features))
+        self.bias = nn.Parameter(torch.empty(out_features))
+        self.weight_sigma = nn.Parameter(torch.empty(out_features, in_features))
+        self.bias_sigma = nn.Parameter(torch.empty(out_features))
+        bound = 1 / math.sqrt(in_features)
+        for mean in (self.weight, self.bias):
+            nn.init.uniform_(mean, -bound, bound)
+        for spread in (self.weight_sigma, self.bias_sigma):
+            nn.init.constant_(spread, sigma * bound)
+
+    def forward(self, x: Tensor, eps_in: Tensor | None = None, eps_out: Tensor | None = None) -> Tensor:
+        mean = F.linear(x, self.weight, self.bias)
+        if eps_in is None or eps_out is None:
+            return mean
+        return torch.addcmul(mean, F.linear(x * eps_in, self.weight_sigma, self.bias_sigma), eps_out)
+
+
+def factorised_noise(shape: Sequence[int], generator: torch.Generator, device: torch.device) -> Tensor:
+    """f(z) = sign(z)√|z| of standard normal z (arXiv:1706.10295, §3.2)."""
+    z = torch.randn(*shape, generator=generator, device=device)
+    return z.abs().sqrt_().copysign_(z)
+
+
+class Stream(nn.Module):
+    """`hidden_sizes` ReLU layers and a linear output; all of them noisy if `noisy_sigma` is given.
+
+    `noise_dim` numbers of noise feed the whole stream: (in, out) of each layer, one after the other.
+    """
+
+    def __init__(self, in_dim: int, hidden_sizes: Sequence[int], out_dim: int, noisy_sigma: float | None = None) -> None:
+        super().__init__()
+        sizes = [in_dim, *hidden_sizes, out_dim]
+        pairs = list(zip(sizes[:-1], sizes[1:], strict=True))
+        self.layers = nn.ModuleList(nn.Linear(i, o) if noisy_sigma is None else NoisyLinear(i, o, noisy_sigma) for i, o in pairs)
+        self._noise_sizes = [] if noisy_sigma is None else [size for pair in pairs for size in pair]
+        self.noise_dim = sum(self._noise_sizes)
+
+    def forward(self, x: Tensor, noise: Tensor | None = None) -> Tensor:
+        eps = None if noise is None or not self._noise_sizes else noise.split(self._noise_sizes, dim=-1)
+        last = len(self.layers) - 1
+        for i, layer in enumerate(self.layers):
+            x = layer(x) if eps is None else layer(x, eps[2 * i], eps[2 * i + 1])
+            if i < last:
+                x = torch.relu(x)
+        return x

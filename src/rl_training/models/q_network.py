@@ -1,0 +1,73 @@
+"""A feed-forward Q-network: torso, then head."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from rl_training.models.heads import NO_DRAWS, Draws, Head
+from rl_training.models.layers import factorised_noise
+
+Role: TypeAlias = Literal["online", "target", "acting"]
+CoreState: TypeAlias = tuple[Tensor, ...]
+"""What a network carries from step to step: () for a feed-forward one, (h, c) for an LSTM."""
+
+
+def epsilon_greedy(q_values: Tensor, epsilon: float | Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """A uniformly random action with probability ε, drawn for each row on its own, else the best one. [..., A] → [...]"""
+    greedy = q_values.argmax(-1)
+    if isinstance(epsilon, (int, float)) and epsilon <= 0:
+        return greedy
+    explore = torch.rand(greedy.shape, generator=generator, device=greedy.device) < epsilon
+    uniform = torch.randint(q_values.shape[-1], greedy.shape, generator=generator, device=greedy.device)
+    return torch.where(explore, uniform, greedy)
+
+
+class Drawing(nn.Module):
+    """What feed-forward and recurrent networks share: a head, and the randomness a forward pass needs."""
+
+    head: Head
+
+    def draw(self, generator: torch.Generator, batch_shape: Sequence[int], role: Role) -> Draws:
+        """Noise (one draw per update; one per environment when acting) and quantile levels for one forward pass."""
+        head = self.head
+        if not head.noise_dim and not head.draws_taus:
+            return NO_DRAWS
+        device = next(self.parameters()).device
+        noise = None
+        if head.noise_dim:
+            shape = (batch_shape[-1], head.noise_dim) if role == "acting" else (head.noise_dim,)
+            noise = factorised_noise(shape, generator, device)
+        return Draws(noise, head.draw_taus(batch_shape, role, generator, device))
+
+
+class QNetwork(Drawing):
+    """obs [B, ...] → the head's numbers per action; `q_values` gives their expectation [B, A]."""
+
+    def __init__(self, torso: nn.Module, head: Head) -> None:
+        super().__init__()
+        self.torso, self.head = torso, head
+        self.action_dim = head.action_dim
+
+    def forward(self, obs: Tensor, draws: Draws = NO_DRAWS) -> Tensor:
+        out: Tensor = self.head(self.torso(obs), draws)
+        return out
+
+    def q_values(self, obs: Tensor, draws: Draws = NO_DRAWS) -> Tensor:
+        return self.head.q_values(self(obs, draws))
+
+    @torch.no_grad()
+    def act(self, obs: Tensor | Any, epsilon: float | Tensor = 0.0, generator: torch.Generator | None = None) -> Tensor:
+        """ε-greedy actions, [B]; without noise."""
+        return epsilon_greedy(self.q_values(torch.as_tensor(obs)), epsilon, generator)
+
+    def initial_state(self, batch_size: int) -> CoreState:
+        """Nothing is carried: the loop threads () through."""
+        return ()
+
+    def step(self, obs: Tensor, state: CoreState, episode_starts: Tensor, draws: Draws = NO_DRAWS) -> tuple[Tensor, CoreState]:
+        """One acting step: Q-values [E, A] and the state carried on."""
+        return self.q_values(obs, draws), state

@@ -1,0 +1,5 @@
+"""Networks with memory."""
+
+from rl_training.models.recurrent.lstm_q_network import LSTMQNetwork, RecurrentAction
+
+__all__ = ["LSTMQNetwork", "RecurrentAction"]

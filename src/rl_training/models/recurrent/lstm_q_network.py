@@ -1,0 +1,118 @@
+"""The recurrent Q-network of DRQN (arXiv:1507.06527) and R2D2 (Kapturowski et al., ICLR 2019): encoder, LSTM core, Q head."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from rl_training.models.heads import NO_DRAWS, Draws, Head, ScalarHead
+from rl_training.models.q_network import CoreState, Drawing, epsilon_greedy
+from rl_training.models.torsos import MLPTorso
+
+LSTMState: TypeAlias = tuple[Tensor, Tensor]
+"""(h, c), each [L, B, H]."""
+
+
+class RecurrentAction(NamedTuple):
+    """What one acting step gives: actions [B], Q-values [B, A] and the state to carry on."""
+
+    actions: Tensor
+    q_values: Tensor
+    state: LSTMState
+
+
+class LSTMQNetwork(Drawing):
+    """obs → MLP encoder → LSTM → head.
+
+    A sequence without an episode start inside is one `nn.LSTM` call; with `episode_starts` given, the state is zeroed wherever one begins.
+    """
+
+    def __init__(
+        self,
+        obs_shape: Sequence[int],
+        action_dim: int,
+        features_dim: int,
+        encoder_hidden_sizes: Sequence[int],
+        head_hidden_sizes: Sequence[int],
+        hidden_size: int,
+        num_layers: int,
+        dueling: bool = False,
+        noisy: bool = False,
+        noisy_sigma: float = 0.5,
+        head: Head | None = None,
+    ) -> None:
+        super().__init__()
+        self.obs_shape, self.action_dim = tuple(obs_shape), action_dim
+        self.hidden_size, self.num_layers = hidden_size, num_layers
+        self.encoder = MLPTorso(prod(self.obs_shape), [*encoder_hidden_sizes, features_dim])
+        self.lstm = nn.LSTM(features_dim, hidden_size, num_layers)
+        self.head = head or ScalarHead(
+            hidden_size, action_dim, hidden_sizes=head_hidden_sizes, dueling=dueling, noisy_sigma=noisy_sigma if noisy else None
+        )
+
+    def initial_state(self, batch_size: int) -> LSTMState:
+        zeros = next(self.parameters()).new_zeros(self.num_layers, batch_size, self.hidden_size)
+        return zeros, zeros.clone()
+
+    def reset_state(self, state: CoreState, episode_starts: Tensor) -> LSTMState:
+        """Zeros where an episode starts ([B], true or 1), else unchanged."""
+        keep = 1 - torch.as_tensor(episode_starts, device=state[0].device).to(state[0].dtype)[:, None]
+        return state[0] * keep, state[1] * keep
+
+    def unroll(
+        self, obs: Tensor, state: CoreState, episode_starts: Tensor | None = None, draws: Draws = NO_DRAWS
+    ) -> tuple[Tensor, LSTMState]:
+        """[T, B, ...] from `state` → the head's numbers per step and action, and the state after the last step."""
+        core, state = self.unroll_core(obs, state, episode_starts)
+        out: Tensor = self.head(core, draws)
+        return out, state
+
+    def unroll_core(self, obs: Tensor, state: CoreState, episode_starts: Tensor | None = None) -> tuple[Tensor, LSTMState]:
+        """The part before the head: [T, B, ...] → core outputs [T, B, H] and the state after the last step."""
+        features = self.encoder(obs.reshape(*obs.shape[:2], -1))
+        if episode_starts is None:
+            core, (h, c) = self.lstm(features, (state[0], state[1]))
+            return core, (h, c)
+        # One LSTM call per stretch between starts (of any batch element), rather than one per step.
+        starts = torch.as_tensor(episode_starts, device=features.device).bool()
+        cuts = [0, *[t for t in starts.any(1).nonzero().flatten().tolist() if t > 0], len(features)]
+        cores = []
+        h, c = state[0], state[1]
+        for begin, end in zip(cuts[:-1], cuts[1:], strict=True):
+            h, c = self.reset_state((h, c), starts[begin])
+            core, (h, c) = self.lstm(features[begin:end], (h, c))
+            cores.append(core)
+        return torch.cat(cores), (h, c)
+
+    def forward(self, obs: Tensor, draws: Draws = NO_DRAWS) -> Tensor:
+        """[T, B, ...] from the zero state."""
+        return self.unroll(obs, self.initial_state(obs.shape[1]), draws=draws)[0]
+
+    def q_values_sequence(self, obs: Tensor, *, initial_state: CoreState, episode_starts: Tensor | None = None) -> Tensor:
+        """Q-values of every step, [T, B, A]. `episode_starts=None` promises that no episode starts inside the sequence."""
+        return self.head.q_values(self.unroll(obs, initial_state, episode_starts)[0])
+
+    def step(self, obs: Tensor, state: CoreState, episode_starts: Tensor, draws: Draws = NO_DRAWS) -> tuple[Tensor, CoreState]:
+        """One acting step: Q-values [E, A] and the state carried on, zeroed first where an episode starts."""
+        core, state = self.unroll_core(obs[None], self.reset_state(state, episode_starts))
+        return self.head.q_values(self.head(core[0], draws)), state
+
+    @torch.no_grad()
+    def act(
+        self,
+        obs: Tensor,
+        state: CoreState | None = None,
+        episode_starts: Tensor | None = None,
+        epsilon: float | Tensor = 0.0,
+        generator: torch.Generator | None = None,
+    ) -> RecurrentAction:
+        """ε-greedy actions [B], without noise; a missing state is the zero state."""
+        obs = torch.as_tensor(obs)
+        state = self.initial_state(len(obs)) if state is None else state
+        starts = torch.zeros(len(obs)) if episode_starts is None else episode_starts
+        q_values, new_state = self.step(obs, state, starts)
+        return RecurrentAction(epsilon_greedy(q_values, epsilon, generator), q_values, (new_state[0], new_state[1]))

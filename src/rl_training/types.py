@@ -1,0 +1,64 @@
+"""The words every part of the package shares.
+
+Shape legend, used in every docstring and shape comment:
+
+    T  time          B  batch            E  environments
+    A  actions       N  quantiles/atoms  H  recurrent hidden size   L  recurrent layers
+
+`dones` always means *termination*. A truncated (time-limit) episode bootstraps from its true final observation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+# Strings, so that this module loads neither NumPy nor torch.
+Array: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
+Batch: TypeAlias = "dict[str, Tensor]"
+State: TypeAlias = dict[str, Any]
+"""What `state_dict()` returns: nested dicts and lists of tensors, NumPy arrays, numbers, strings, booleans and None.
+Tensors and arrays go to safetensors, the rest to JSON (arrays come back as tensors): nothing is ever pickled."""
+
+
+class Stateful(Protocol):
+    """Everything that changes during training: a checkpoint is the dict of the parts' states."""
+
+    def state_dict(self) -> State: ...
+
+    def load_state_dict(self, state: State) -> Any: ...
+
+
+class Episode(NamedTuple):
+    """One finished episode, with the reward the environment gave (before any normalisation)."""
+
+    env_index: int
+    episode_return: float
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class EnvStep:
+    """One vector step with one meaning, whatever the autoreset mode of the environments behind it."""
+
+    obs: Array  # [E, ...] what to act on next: an episode's first observation where `is_first`
+    final_obs: Array  # [E, ...] what the action led to: the true final observation at an episode's end
+    rewards: Array  # [E] float32
+    terminated: Array  # [E] bool: the task ended
+    truncated: Array  # [E] bool: the time limit (never true together with `terminated`)
+    is_first: Array  # [E] bool: `obs` begins an episode
+    valid: Array  # [E] bool: False where this was a reset step, which is never stored or counted
+    episodes: tuple[Episode, ...]  # those that ended in this step
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateResult:
+    """What an update reports. Metric values may stay tensors on the device: `float(x)` reads one."""
+
+    metrics: Mapping[str, Tensor]
+    num_gradient_steps: int
