@@ -1,0 +1,251 @@
+"""`TrainConfig`: everything that decides a run, checked before anything is written."""
+
+from __future__ import annotations
+
+import numbers
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError, field_validator, model_validator
+from typing_extensions import Self
+
+from rl_training.errors import ConfigError
+from rl_training.experiment.explain import did_you_mean, nearest, one_line
+from rl_training.experiment.registry import AlgorithmSpec, get_algorithm_spec
+from rl_training.experiment.settings import Count, Settings, Steps
+from rl_training.experiment.yaml_text import parse_yaml
+
+SHIPPED_CONFIGS = Path(__file__).resolve().parent.parent / "assets" / "configs"
+_CALLABLE = "callable:"
+
+
+def _plain(value: Any, where: str = "") -> Any:
+    """`value` as YAML and JSON can hold it (tuples become lists), so that a resumed run gets exactly what the first one got."""
+    if value is None or isinstance(value, (bool, str)):
+        return value
+    if isinstance(value, numbers.Integral):  # NumPy's too
+        return int(value)
+    if isinstance(value, numbers.Real):
+        return float(value)
+    if isinstance(value, (list, tuple)):
+        return [_plain(item, f"{where}.{index}") for index, item in enumerate(value)]
+    if isinstance(value, Mapping):
+        for key in value:
+            if not isinstance(key, str):
+                raise ValueError(f"{where}.{key} must have text for its key")
+        return {key: _plain(item, f"{where}.{key}") for key, item in value.items()}
+    raise ValueError(f"{where} must be a number, text, list or mapping (it is saved with the run), got {value!r:.60}")
+
+
+def _mapping(value: Any) -> Any:
+    if value is None:  # `algo_kwargs:` with nothing under it
+        return {}
+    return _plain(value) if isinstance(value, Mapping) else value
+
+
+Plain = Annotated[dict[str, Any], BeforeValidator(_mapping)]
+
+
+class TrainConfig(BaseModel):
+    """A run: which row, on which environment, for how many environment steps, and the row's own `algo_kwargs`.
+
+    Frozen. All step counts are environment steps, all environments together; an interval of 0 means only at the end.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    algo: str
+    env_id: str = Field(min_length=1)
+    seed: int = Field(ge=0, lt=2**63)
+    total_timesteps: Count
+    output_dir: Annotated[str, BeforeValidator(lambda value: os.fspath(value) if isinstance(value, os.PathLike) else value)]
+    device: str = "auto"
+    num_envs: Count = 1
+    eval_episodes: Count = 5
+    eval_interval: Steps = 5_000
+    log_interval: Steps = 1_000
+    checkpoint_interval: Steps = 10_000
+    checkpoint_replay: bool = True
+    keep_checkpoints: Count = 3
+    tags: Annotated[tuple[str, ...], BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)] = ()
+    algo_kwargs: Plain = Field(default_factory=dict)
+    env_kwargs: Plain = Field(default_factory=dict)
+    vectorization: Literal["auto", "sync", "async", "native"] = "auto"
+    compile: Literal["auto"] | bool = "auto"
+    threads: Literal["auto"] | int = "auto"
+    schedule_timesteps: Count | None = None
+    """The total that ε, β and learning rate run over, where it is not `total_timesteps`: a resumed run moves its end, not its schedules."""
+
+    _settings: Settings = PrivateAttr()
+
+    if not TYPE_CHECKING:  # type checkers keep the field-by-field signature
+
+        def __init__(self, **values: Any) -> None:
+            try:
+                super().__init__(**values)
+            except ValidationError as error:
+                raise ConfigError(one_line(error, unknown=_unknown_key(values.get("algo")))) from None
+
+    @field_validator("device", mode="before")
+    @classmethod
+    def _known_device(cls, value: object) -> object:
+        if not isinstance(value, str) or not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", value):
+            raise ValueError(f"must be auto, cpu, cuda, cuda:<number> or mps, got {value!r}")
+        return value
+
+    @field_validator("compile", mode="before")
+    @classmethod
+    def _known_compile(cls, value: object) -> object:
+        if value != "auto" and not isinstance(value, bool):
+            raise ValueError(f"must be auto, true or false, got {value!r}")
+        return value
+
+    @field_validator("threads", mode="before")
+    @classmethod
+    def _known_threads(cls, value: object) -> object:
+        if value != "auto" and not (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
+            raise ValueError(f"must be auto or an integer >= 1, got {value!r}")
+        return value
+
+    @model_validator(mode="after")
+    def _parse_settings(self) -> Self:
+        self._settings = get_algorithm_spec(self.algo).parse(self.algo_kwargs)
+        return self
+
+    @property
+    def spec(self) -> AlgorithmSpec:
+        """The row."""
+        return get_algorithm_spec(self.algo)
+
+    @property
+    def settings(self) -> Settings:
+        """`algo_kwargs` as the row's typed settings, parsed when the config was made."""
+        return self._settings
+
+    @property
+    def horizon(self) -> int:
+        """The number of environment steps that schedules run over."""
+        return self.schedule_timesteps or self.total_timesteps
+
+    @property
+    def env_is_callable(self) -> bool:
+        """Whether the environment was a callable, which has to be passed again to evaluate or resume."""
+        return self.env_id.startswith(_CALLABLE)
+
+    def replace(self, **changes: Any) -> TrainConfig:
+        """A checked copy with these keys changed."""
+        return TrainConfig(**{**dict(self), **changes})
+
+    def to_dict(self) -> dict[str, Any]:
+        """The resolved config as YAML and JSON can hold it: every key, and in `algo_kwargs` every key of a part in use."""
+        return {**dict(self), "tags": list(self.tags), "algo_kwargs": self.settings.to_dict()}
+
+    def save(self, path: str | Path) -> None:
+        """Writes the resolved config; `load_config` gives it back."""
+        Path(path).write_text(yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True), encoding="utf-8")
+
+    @classmethod
+    def from_dict(cls, values: object, *, source: str) -> TrainConfig:
+        """The config in `values`; an error says `source`, where they came from."""
+        if not isinstance(values, Mapping):
+            raise ConfigError(f"{source}: must hold keys and values, such as `algo: dqn`, got {values!r:.60}")
+        strange = next((key for key in values if not isinstance(key, str)), None)
+        if strange is not None:
+            raise ConfigError(f"{source}: {strange!r} is not a key of a config")
+        try:
+            return cls(**values)
+        except ConfigError as error:
+            raise ConfigError(f"{source}: {error}") from None
+
+
+def _unknown_key(algo: object) -> Callable[[str], str]:
+    def say(key: str) -> str:
+        close = nearest(key, TrainConfig.model_fields)
+        if close is None and isinstance(algo, str):
+            fields = get_algorithm_spec(algo).settings.model_fields
+            inner = key if key in fields else nearest(key, fields)
+            if inner:
+                return f" is not a key of a config; did you mean algo_kwargs.{inner}?"
+        return " is not a key of a config" + (f"; did you mean {close}?" if close else "")
+
+    return say
+
+
+def callable_env_id(make_env: Callable[..., Any]) -> str:
+    """The `env_id` of a run whose environment is made by a callable."""
+    return _CALLABLE + getattr(make_env, "__qualname__", type(make_env).__qualname__)
+
+
+class Override(NamedTuple):
+    """`key` (dotted inside `algo_kwargs` and `env_kwargs`) set to `value` by `origin`, which an error then names."""
+
+    key: str
+    value: object
+    origin: str
+
+
+def parse_override(text: str) -> Override:
+    """`--set KEY=VALUE`, the value read as YAML."""
+    key, equals, value = text.partition("=")
+    key, origin = key.strip(), f"--set {text}"
+    if not equals or not all(key.split(".")) or not value.strip():
+        raise ConfigError(f"{origin}: must be KEY=VALUE, such as algo_kwargs.batch_size=64")
+    return Override(key, parse_yaml(value, source=origin), origin)
+
+
+def _apply(values: dict[str, Any], override: Override) -> None:
+    *path, last = override.key.split(".")
+    for depth, part in enumerate(path):
+        inner = values.get(part)
+        if inner is None:
+            inner = values[part] = {}
+        if not isinstance(inner, dict):
+            raise ConfigError(f"{override.origin}: {'.'.join(path[: depth + 1])} holds no keys")
+        values = inner
+    values[last] = override.value
+
+
+def find_config(path: str | Path) -> Path:
+    """The file itself, else the shipped one of that name, with or without a leading `configs/`."""
+    path = Path(path)
+    if path.is_file():
+        return path
+    name = Path(*path.parts[1:]) if path.parts[:1] == ("configs",) else path
+    shipped = (SHIPPED_CONFIGS / name).resolve()
+    if shipped.is_file() and shipped.is_relative_to(SHIPPED_CONFIGS):
+        return shipped
+    if path.is_dir():
+        raise ConfigError(f"{path}: is a folder, not a config")
+    close = did_you_mean(name.as_posix(), shipped_configs())
+    raise ConfigError(f"{path}: no such config, here or among the shipped ones{close}")
+
+
+def shipped_configs() -> tuple[str, ...]:
+    """The shipped configs, as `<row>/<name>.yaml`."""
+    return tuple(sorted(path.relative_to(SHIPPED_CONFIGS).as_posix() for path in SHIPPED_CONFIGS.glob("*/*.yaml")))
+
+
+def load_config(path: str | Path, overrides: Iterable[Override | str] = ()) -> TrainConfig:
+    """Reads a config file, changed by `overrides` (`"key=value"`, or `Override`s)."""
+    found = find_config(path)
+    try:
+        text = found.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read ({error})") from None
+    values = parse_yaml(text, source=str(path))
+    changes = [parse_override(each) if isinstance(each, str) else each for each in overrides]
+    if isinstance(values, dict):
+        for change in changes:
+            _apply(values, change)
+    try:
+        return TrainConfig.from_dict(values, source=str(path))
+    except ConfigError as error:
+        message = str(error).removeprefix(f"{path}: ")
+        for change in reversed(changes):  # the message begins with the key: say who set it
+            if message.startswith((f"{change.key} ", f"{change.key}.")):
+                raise ConfigError(f"{change.origin}: {message}") from None
+        raise

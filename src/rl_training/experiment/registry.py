@@ -1,0 +1,128 @@
+"""The table of algorithms: a variant is a row, not a class.
+
+A row says what an algorithm *is* (`fixed`, `minimum`); configs tune the rest. Trainers are named as `module:function` and imported
+when used, so this table and everything that reads it (`algos`, `--help`, configs) stays free of torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rl_training.errors import ConfigError
+from rl_training.experiment.explain import did_you_mean
+from rl_training.experiment.settings import Settings, ValueSettings
+
+
+@dataclass(frozen=True)
+class AlgorithmSpec:
+    """One row. `trainer` is `module:function` or the function itself: `(config, run_suffix=None) -> result`."""
+
+    name: str
+    trainer: str | Callable[..., Any]
+    summary: str
+    paper: str = ""
+    settings: type[Settings] = ValueSettings
+    fixed: Mapping[str, Any] = field(default_factory=dict)  # identity: a config that says otherwise is refused
+    defaults: Mapping[str, Any] = field(default_factory=dict)  # numbers, before the settings' own defaults
+    minimum: Mapping[str, float] = field(default_factory=dict)  # identity of a number: n_step_dqn has n_step >= 2
+    observations: tuple[str, ...] = ("box",)
+    actions: tuple[str, ...] = ("discrete",)
+
+    @property
+    def train_fn(self) -> Callable[..., Any]:
+        """The trainer, imported now."""
+        if callable(self.trainer):
+            return self.trainer
+        module, _, function = self.trainer.partition(":")
+        loaded: Callable[..., Any] = getattr(importlib.import_module(module), function)
+        return loaded
+
+    def parse(self, algo_kwargs: Mapping[str, Any], *, prefix: str = "algo_kwargs.") -> Settings:
+        """The typed settings of this row, or a ConfigError that names the key."""
+        for key, value in self.fixed.items():
+            if key in algo_kwargs and algo_kwargs[key] != value:
+                shown = str(value).lower()
+                raise ConfigError(f"{prefix}{key} is {shown} in every {self.name} (that is what it is), got {algo_kwargs[key]!r}")
+        merged = {**self.defaults, **self.fixed, **algo_kwargs}
+        for key in self.defaults.keys() - algo_kwargs.keys():  # a default of a part this config switched off
+            if not all(need.met(merged) for need in self.settings.needs(key)):
+                del merged[key]
+        settings = self.settings.parse(merged, owner=self.name, prefix=prefix)
+        for key, least in self.minimum.items():
+            if getattr(settings, key) < least:
+                raise ConfigError(f"{prefix}{key} is at least {least} in every {self.name}, got {getattr(settings, key)}")
+        return settings
+
+
+_TABLE: dict[str, AlgorithmSpec] = {}
+
+
+def register_algorithm(
+    name: str,
+    *,
+    trainer: str | Callable[..., Any],
+    summary: str,
+    paper: str = "",
+    settings: type[Settings] = ValueSettings,
+    fixed: Mapping[str, Any] | None = None,
+    defaults: Mapping[str, Any] | None = None,
+    minimum: Mapping[str, float] | None = None,
+    observations: tuple[str, ...] = ("box",),
+    actions: tuple[str, ...] = ("discrete",),
+) -> AlgorithmSpec:
+    """Adds a row, which `train`, `resume`, `eval` and configs then know by its name."""
+    if name in _TABLE:
+        raise ConfigError(f"algorithm {name!r} is already registered")
+    spec = AlgorithmSpec(name, trainer, summary, paper, settings, fixed or {}, defaults or {}, minimum or {}, observations, actions)
+    spec.parse({})  # a row whose own values do not fit its settings is found here, not at its first run
+    _TABLE[name] = spec
+    return spec
+
+
+def get_algorithm_spec(name: str) -> AlgorithmSpec:
+    """The row called `name`."""
+    try:
+        return _TABLE[name]
+    except (KeyError, TypeError):
+        raise ConfigError(f"algo {name!r} is unknown{did_you_mean(name, _TABLE)}") from None
+
+
+def algorithm_names() -> tuple[str, ...]:
+    """Every row, in the order it was registered."""
+    return tuple(_TABLE)
+
+
+_DQN = "rl_training.runtime.dqn_trainer:train_dqn"
+
+register_algorithm("dqn", trainer=_DQN, summary="deep Q-network: replay and a target network", paper="arXiv:1312.5602")
+register_algorithm(
+    "double_dqn",
+    trainer=_DQN,
+    summary="the online network selects the target's action",
+    paper="arXiv:1509.06461",
+    fixed={"double_q": True},
+)
+register_algorithm(
+    "dueling_dqn", trainer=_DQN, summary="separate value and advantage streams", paper="arXiv:1511.06581", fixed={"dueling": True}
+)
+register_algorithm(
+    "noisy_dqn", trainer=_DQN, summary="explores by learned noise in the weights", paper="arXiv:1706.10295", fixed={"noisy": True}
+)
+register_algorithm(
+    "prioritized_dqn",
+    trainer=_DQN,
+    summary="replays surprising transitions more often",
+    paper="arXiv:1511.05952",
+    fixed={"prioritized": True},
+)
+register_algorithm(
+    "n_step_dqn",
+    trainer=_DQN,
+    summary="multi-step returns",
+    paper="Sutton & Barto 2018, ch. 7",
+    defaults={"n_step": 3},
+    minimum={"n_step": 2},
+)

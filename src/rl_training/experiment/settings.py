@@ -1,0 +1,166 @@
+"""What `algo_kwargs` may hold, typed: one class per family of rows, parsed once.
+
+Types are strict (`"64"` is no integer), but an integer serves as a float and a list as a tuple. A key of a part that is
+switched off is refused, and the message says which switch it needs: a number that silently does nothing is a wrong experiment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from typing_extensions import Self
+
+from rl_training.errors import ConfigError
+from rl_training.experiment.explain import did_you_mean, one_line
+
+Unit = Annotated[float, Field(ge=0.0, le=1.0)]
+Positive = Annotated[float, Field(gt=0.0)]
+NonNegative = Annotated[float, Field(ge=0.0)]
+Count = Annotated[int, Field(ge=1)]
+Steps = Annotated[int, Field(ge=0)]
+Sizes = Annotated[tuple[Count, ...], BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)]
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Marks a key that means something only where the key `switch` has one of `values`."""
+
+    switch: str
+    values: tuple[Any, ...]
+
+    def met(self, values: Mapping[str, Any]) -> bool:
+        return values.get(self.switch) in self.values
+
+    def __str__(self) -> str:
+        return f"{self.switch}: {' or '.join(str(value).lower() for value in self.values)}"
+
+
+PRIORITIZED = Needs("prioritized", (True,))
+CATEGORICAL = Needs("head", ("categorical",))
+QUANTILE = Needs("head", ("quantile", "implicit"))
+IMPLICIT = Needs("head", ("implicit",))
+
+
+class Settings(BaseModel):
+    """Base of every family: frozen, strict, no unknown keys, finite numbers."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    @classmethod
+    def parse(cls, values: Mapping[str, Any], *, owner: str | None = None, prefix: str = "") -> Self:
+        """These values as settings, or a ConfigError that names the key as `prefix` + key and whose key it is not."""
+        try:
+            return cls.model_validate(dict(values))
+        except ValidationError as error:
+            unknown = f" is not a key of {owner or cls.__name__}"
+            raise ConfigError(one_line(error, prefix=prefix, unknown=lambda key: unknown + did_you_mean(key, cls.model_fields))) from None
+
+    @classmethod
+    def needs(cls, key: str) -> tuple[Needs, ...]:
+        """The switches `key` stands under."""
+        field = cls.model_fields.get(key)
+        return tuple(mark for mark in field.metadata if isinstance(mark, Needs)) if field else ()
+
+    @model_validator(mode="after")
+    def _given_keys_are_in_use(self) -> Settings:
+        values = dict(self)
+        for key in sorted(self.model_fields_set):
+            for need in self.needs(key):
+                if not need.met(values):
+                    raise ValueError(f"{key} needs {need}")
+        return self
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every key in use with its value, as YAML and JSON can hold it; parsing it gives these settings back."""
+        values = dict(self)
+        return {
+            key: list(value) if isinstance(value, tuple) else value
+            for key, value in values.items()
+            if all(need.met(values) for need in self.needs(key))
+        }
+
+
+class ValueSettings(Settings):
+    """The value-based rows: DQN and everything that is DQN with other parts. All step counts are environment steps."""
+
+    learning_rate: Positive = 1e-3
+    lr_schedule: Literal["constant", "linear"] = "constant"
+    learning_rate_end: Annotated[NonNegative, Needs("lr_schedule", ("linear",))] = 0.0
+    adam_eps: Positive = 1e-8
+    gamma: Unit = 0.99
+    buffer_capacity: Count = 100_000
+    batch_size: Count = 64
+    learning_starts: Steps = 1_000
+    train_frequency: Count = 4
+    gradient_steps: Annotated[int, Field(ge=-1)] = 1  # -1: as many as environment steps in the round
+    target_update_interval: Count = 500
+    tau: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
+    hidden_sizes: Sizes = (128, 128)
+    max_grad_norm: Positive | None = 10.0
+    # A noisy network explores by its noise alone (ε 0), whatever these say.
+    epsilon_start: Unit = 1.0
+    epsilon_end: Unit = 0.05
+    exploration_fraction: Unit = 0.2
+    epsilon_ladder: bool = False  # a constant ε per environment, from exploring to nearly greedy (arXiv:1803.00933)
+    n_step: Count = 1
+    double_q: bool = False
+    dueling: bool = False
+    noisy: bool = False
+    noisy_sigma: Annotated[Positive, Needs("noisy", (True,))] = 0.5
+    head: Literal["scalar", "categorical", "quantile", "implicit"] = "scalar"
+    num_atoms: Annotated[int, Field(ge=2), CATEGORICAL] = 51
+    v_min: Annotated[float, CATEGORICAL] = -10.0
+    v_max: Annotated[float, CATEGORICAL] = 10.0
+    num_quantiles: Annotated[Count, QUANTILE] = 51
+    kappa: Annotated[NonNegative, QUANTILE] = 1.0
+    num_target_quantiles: Annotated[Count, IMPLICIT] = 64
+    num_acting_quantiles: Annotated[Count, IMPLICIT] = 32
+    embedding_dim: Annotated[Count, IMPLICIT] = 64
+    prioritized: bool = False
+    prioritized_alpha: Annotated[Unit, PRIORITIZED] = 0.6
+    prioritized_beta_start: Annotated[Unit, PRIORITIZED] = 0.4
+    prioritized_beta_end: Annotated[Unit, PRIORITIZED] = 1.0
+    prioritized_beta_fraction: Annotated[Unit, PRIORITIZED] = 1.0
+    priority_eps: Annotated[Positive, PRIORITIZED] = 1e-6
+
+    @model_validator(mode="after")
+    def _values_agree(self) -> ValueSettings:
+        if self.gradient_steps == 0:
+            raise ValueError("gradient_steps must be -1 or >= 1, got 0")
+        if self.head == "categorical" and self.v_min >= self.v_max:
+            raise ValueError(f"v_min must be < v_max, got {self.v_min} and {self.v_max}")
+        if self.batch_size > self.buffer_capacity:
+            raise ValueError(f"batch_size must be <= buffer_capacity, got {self.batch_size} and {self.buffer_capacity}")
+        return self
+
+
+class RecurrentSettings(ValueSettings):
+    """DRQN and R2D2: sequences of a recurrent network. `hidden_sizes` is the encoder's, `sequence_length` includes the burn-in."""
+
+    hidden_sizes: Sizes = (64,)
+    features_dim: Count = 64
+    head_hidden_sizes: Sizes = ()
+    recurrent_hidden_size: Count = 64
+    recurrent_num_layers: Count = 1
+    sequence_length: Count = 20
+    sequence_overlap: Steps = 0
+    burn_in: Steps = 0
+    stored_state: bool = True
+    priority_eta: Annotated[Unit, PRIORITIZED] = 0.9
+    value_rescaling: bool = False
+
+    @model_validator(mode="after")
+    def _sequences_agree(self) -> RecurrentSettings:
+        length, trained = self.sequence_length, self.sequence_length - self.burn_in
+        if trained <= 0:
+            raise ValueError(f"sequence_length must be > burn_in, got {length} and {self.burn_in}")
+        if self.n_step >= trained:
+            raise ValueError(f"n_step must be < sequence_length - burn_in, got {self.n_step} and {trained}")
+        if self.sequence_overlap >= length:
+            raise ValueError(f"sequence_overlap must be < sequence_length, got {self.sequence_overlap} and {length}")
+        if self.buffer_capacity < length:
+            raise ValueError(f"buffer_capacity must be >= sequence_length, got {self.buffer_capacity} and {length}")
+        return self
