@@ -58,10 +58,10 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 
 # Ours and the peers in one interpreter: the peers' versions stand in benchmarks/peers.txt.
-$(PEERS_STAMP): pyproject.toml benchmarks/peers.txt
+$(PEERS_STAMP): pyproject.toml constraints.txt benchmarks/peers.txt
 	test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
-	$(PEERS)/bin/python -m pip install --quiet -r benchmarks/peers.txt
-	$(PEERS)/bin/python -m pip install --quiet --no-deps -e .
+	grep -v '^filelock' constraints.txt > $(PEERS)/constraints.txt
+	$(PEERS)/bin/python -m pip install --quiet -c $(PEERS)/constraints.txt -r benchmarks/peers.txt -e .
 	@touch $@
 
 peers: $(PEERS_STAMP)
