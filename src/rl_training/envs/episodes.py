@@ -1,0 +1,115 @@
+"""Episodes that can be seeded one by one and played again.
+
+Any deterministic Gymnasium environment is resumed exactly without pickling it: episode k of environment i always begins from the same seed, so the
+seed and the actions since the last reset *are* its state. `ReplayableEpisodes` is the outermost wrapper of each environment, inside the vector
+environment, so that it sees the resets an autoreset makes, in this process or in a worker.
+"""
+
+from __future__ import annotations
+
+import copy
+import zlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, SupportsFloat, TypedDict
+
+import gymnasium as gym
+import numpy as np
+
+from rl_training.errors import RunError
+
+if TYPE_CHECKING:
+    from rl_training.types import Array
+
+
+def episode_seed(seed: int, stream: str, env_index: int, episode: int) -> int:
+    """The seed of one episode: SeedSequence((run seed, stream, environment, episode)), as 31 bits because some environments hold it in a C int.
+
+    `stream` ("train", "evaluation", ...) keeps purposes apart: two streams of one run seed share no episodes.
+    """
+    sequence = np.random.SeedSequence((seed, zlib.crc32(stream.encode()), env_index, episode))
+    return int(sequence.generate_state(1)[0]) >> 1
+
+
+class EpisodeRecord(TypedDict):
+    """Where an environment stands: its episode, the actions since its reset, and whether that episode is over (NEXT_STEP waits for a step to reset)."""
+
+    episode: int
+    actions: Array  # [t, ...]
+    ended: bool
+
+
+class Replay(TypedDict):
+    """What playing a record again gave, for the adapter to compare with what was saved."""
+
+    episode_return: float
+    length: int
+    ended: bool
+
+
+class ReplayableEpisodes(gym.Wrapper[Any, Any, Any, Any]):
+    """Seeds every episode, records its actions, plays a record again, and names the environment whose code fails.
+
+    A discrete action reaches the environment as a Python int, whatever the backend hands over, so that a replay repeats the very same calls.
+    """
+
+    def __init__(self, env: gym.Env[Any, Any], *, seed: int, stream: str, env_index: int) -> None:
+        super().__init__(env)
+        self._seed, self._stream, self._env_index = seed, stream, env_index
+        self._keep: Callable[[Any], Any] = int if isinstance(env.action_space, gym.spaces.Discrete) else np.array  # np.array copies
+        self._actions: list[Any] = []
+        self._ended = False
+        self._reset_due = False  # a restored NEXT_STEP environment: the backend has forgotten that its next step is the reset step
+        self.next_episode = 0
+        self.resume_from: EpisodeRecord | None = None  # the next reset plays this instead of beginning `next_episode`
+        self.replay: Replay | None = None  # what the last such reset found
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begins the next episode from its own seed (`seed` is ignored), or plays `resume_from` again and returns the observation it arrives at."""
+        record, self.resume_from = self.resume_from, None
+        if record is None:
+            return self._begin(options)
+        self.next_episode = record["episode"]
+        obs, info = self._begin(options)
+        episode_return, ended = 0.0, False
+        for action in record["actions"]:
+            if ended:  # it ended earlier than when it was recorded: not deterministic, and no step may follow an end
+                break
+            obs, reward, terminated, truncated, info = self.step(action)
+            episode_return += float(reward)
+            ended = bool(terminated or truncated)
+        self.replay = Replay(episode_return=episode_return, length=len(self._actions), ended=ended)
+        self._reset_due = record["ended"]
+        return obs, info
+
+    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+        if self._reset_due:
+            obs, info = self._begin(None)
+            return obs, 0.0, False, False, info
+        action = self._keep(action)
+        self._actions.append(action)
+        try:
+            obs, reward, terminated, truncated, info = self.env.step(action)
+        except Exception as error:  # an environment may raise anything: it is chained, never swallowed
+            raise self._failure(error) from error
+        if terminated or truncated:
+            self._ended = True
+            obs = copy.deepcopy(obs)  # the reset that follows may write into the same array
+        return obs, reward, terminated, truncated, info
+
+    def episode_record(self) -> EpisodeRecord:
+        actions = np.asarray(self._actions) if self._actions else np.zeros((0, *(self.action_space.shape or ())), self.action_space.dtype)
+        return EpisodeRecord(episode=self.next_episode - 1, actions=actions, ended=self._ended)
+
+    def _begin(self, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
+        episode = self.next_episode
+        self.next_episode += 1
+        self._actions = []
+        self._ended = self._reset_due = False
+        try:
+            return self.env.reset(seed=episode_seed(self._seed, self._stream, self._env_index, episode), options=options)
+        except Exception as error:  # as above
+            raise self._failure(error) from error
+
+    def _failure(self, error: Exception) -> RunError:
+        where = f"step {len(self._actions)} of its episode {self.next_episode - 1}" if self._actions else f"the reset of its episode {self.next_episode - 1}"
+        return RunError(f"environment {self._env_index} raised {type(error).__name__} in {where}: {error}")

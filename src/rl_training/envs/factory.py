@@ -1,0 +1,148 @@
+"""From an environment's name, or a callable, to environments one can step: `make_envs`."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, get_args
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+
+from rl_training.envs.episodes import ReplayableEpisodes
+from rl_training.envs.memory import POPGYM_PREFIX, import_popgym  # importing it registers rl_training/TMaze-v0
+from rl_training.envs.normalize import ObservationNormalizer, RewardNormalizer
+from rl_training.envs.serial import SerialVectorEnv
+from rl_training.envs.spaces import require_spaces
+from rl_training.envs.vector import VectorEnvs
+from rl_training.envs.wrappers import Wrappers, ZeroBasedActions, parse_wrappers
+from rl_training.errors import UserError
+
+__all__ = ["EnvSource", "Vectorization", "find_env", "make_envs", "require_spaces"]
+
+EnvSource: TypeAlias = str | Callable[..., gym.Env[Any, Any]]
+Vectorization: TypeAlias = Literal["auto", "sync", "async", "native"]
+
+
+def make_envs(
+    env: EnvSource,
+    *,
+    num_envs: int,
+    seed: int,
+    env_kwargs: Mapping[str, Any] | None = None,
+    vectorization: Vectorization = "auto",
+    seed_stream: str = "train",
+    update_statistics: bool = True,
+) -> VectorEnvs:
+    """Makes `num_envs` environments behind one adapter.
+
+    env: a registered id, `module:Id`, or a callable that returns an environment. `env_kwargs` goes to it, except `wrappers` (wrappers.py).
+    vectorization: `auto` is the lean loop in this process; `sync` and `async` are Gymnasium's; all three resume exactly. `native` is the
+    environment's own vector form, whose episodes restart on resume.
+    seed_stream: another name, another sequence of episodes from the same seed; evaluation has its own.
+    update_statistics: False freezes `normalize_observation` and `normalize_reward`, as evaluation must.
+    """
+    kwargs = dict(env_kwargs or {})
+    wrappers = parse_wrappers(kwargs.pop("wrappers", ()))
+    if vectorization not in get_args(Vectorization):
+        raise UserError(f"vectorization must be one of {', '.join(get_args(Vectorization))}, not {vectorization!r}")
+    if num_envs < 1:
+        raise UserError(f"num_envs must be at least 1, not {num_envs}")
+    source = find_env(env) if isinstance(env, str) else env
+    vector_env: VectorEnv[Any, Any, Any]
+    if vectorization == "native":
+        vector_env = _make_native(source, num_envs, kwargs, wrappers)
+    else:
+        makers = [EnvMaker(source, kwargs, wrappers, seed, seed_stream, index) for index in range(num_envs)]
+        if vectorization == "auto":
+            vector_env = SerialVectorEnv(makers)
+        elif vectorization == "sync":
+            vector_env = SyncVectorEnv(makers, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
+        else:
+            vector_env = AsyncVectorEnv(makers, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
+    return VectorEnvs(
+        vector_env,
+        replayable=vectorization != "native",
+        seed=seed,
+        seed_stream=seed_stream,
+        observation_normalizer=_observation_normalizer(vector_env, wrappers, update_statistics),
+        reward_normalizer=None if wrappers.reward is None else RewardNormalizer(num_envs, **wrappers.reward, update=update_statistics),
+    )
+
+
+def find_env(env_id: str) -> EnvSpec:
+    """The registered environment of that name (`Id` or `module:Id`); UserError with the nearest known one where there is none."""
+    module, _, name = env_id.rpartition(":")
+    if name.startswith(POPGYM_PREFIX) or module == "popgym":
+        import_popgym()
+    elif module:
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            raise UserError(f"environment {env_id}: module {module} cannot be imported: {error}") from error
+    try:
+        return gym.spec(name)
+    except gym.error.Error as error:
+        near = difflib.get_close_matches(name, gym.registry, n=1, cutoff=0.4)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise UserError(f"no environment is registered as {name!r}{hint} (`module:Id` imports the module that registers it)") from error
+
+
+@dataclass(frozen=True)
+class EnvMaker:
+    """Makes environment `index`, here or in a worker process (so it holds nothing but what can be sent there)."""
+
+    source: EnvSpec | Callable[..., gym.Env[Any, Any]]
+    kwargs: dict[str, Any]
+    wrappers: Wrappers
+    seed: int
+    seed_stream: str
+    index: int
+
+    def __call__(self) -> gym.Env[Any, Any]:
+        env = _make_one(self.source, self.kwargs)
+        if isinstance(env.action_space, gym.spaces.Discrete) and env.action_space.start != 0:
+            env = ZeroBasedActions(env)
+        env = self.wrappers.apply(env)
+        return ReplayableEpisodes(env, seed=self.seed, stream=self.seed_stream, env_index=self.index)
+
+
+def _make_one(source: EnvSpec | Callable[..., gym.Env[Any, Any]], kwargs: dict[str, Any]) -> gym.Env[Any, Any]:
+    name = source.id if isinstance(source, EnvSpec) else getattr(source, "__name__", repr(source))
+    try:
+        env = gym.make(source, **kwargs) if isinstance(source, EnvSpec) else source(**kwargs)
+    except UserError:
+        raise
+    except (TypeError, ValueError, AssertionError, KeyError, AttributeError, ImportError, gym.error.Error) as error:
+        with_kwargs = f" with env_kwargs {kwargs}" if kwargs else ""
+        raise UserError(f"environment {name} cannot be made{with_kwargs}: {error}") from error
+    if not isinstance(env, gym.Env):
+        raise UserError(f"{name} must return a gymnasium.Env, not {type(env).__name__}")
+    return env
+
+
+def _make_native(source: Any, num_envs: int, kwargs: dict[str, Any], wrappers: Wrappers) -> VectorEnv[Any, Any, Any]:
+    if not isinstance(source, EnvSpec):
+        raise UserError("vectorization: native needs an environment's registered id, not a callable")
+    if source.vector_entry_point is None:
+        raise UserError(f"{source.id} has no native vector form: use vectorization auto, sync or async")
+    if wrappers.per_env:
+        names = ", ".join(call.name for call in wrappers.per_env)
+        raise UserError(f"vectorization: native cannot wrap single environments ({names}): use vectorization auto, sync or async")
+    try:
+        return gym.make_vec(source, num_envs=num_envs, vectorization_mode="vector_entry_point", **kwargs)
+    except (TypeError, ValueError, AssertionError, ImportError, gym.error.Error) as error:
+        raise UserError(f"environment {source.id} cannot be made natively with env_kwargs {kwargs}: {error}") from error
+
+
+def _observation_normalizer(vector_env: VectorEnv[Any, Any, Any], wrappers: Wrappers, update: bool) -> ObservationNormalizer | None:
+    if wrappers.observation is None:
+        return None
+    space = vector_env.single_observation_space
+    if not isinstance(space, gym.spaces.Box) or space.dtype == np.uint8:
+        raise UserError(f"wrapper normalize_observation needs a Box observation of real numbers, not {space}; `flatten` makes one")
+    return ObservationNormalizer(space.shape, **wrappers.observation, update=update)

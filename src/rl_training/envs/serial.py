@@ -1,0 +1,70 @@
+"""The lean in-process backend: one loop over the environments, one buffer, no dispatch on spaces.
+
+Gymnasium's SyncVectorEnv spends more than the step of a classic-control environment on iterating and concatenating general spaces.
+This one holds arrays only, which is all our networks read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+
+if TYPE_CHECKING:
+    from rl_training.types import Array
+
+
+class SerialVectorEnv(VectorEnv[Any, Any, Any]):
+    """SAME_STEP autoreset over environments with array observations.
+
+    The arrays it returns are its own and are overwritten by the next step: the adapter copies them (once, into what it hands out).
+    """
+
+    def __init__(self, env_fns: Sequence[Callable[[], gym.Env[Any, Any]]]) -> None:
+        self.envs = [make() for make in env_fns]
+        first = self.envs[0]
+        self.num_envs = len(self.envs)
+        self.metadata = {**first.metadata, "autoreset_mode": AutoresetMode.SAME_STEP}
+        self.render_mode = first.render_mode
+        self.single_observation_space, self.single_action_space = first.observation_space, first.action_space
+        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
+        self.action_space = batch_space(self.single_action_space, self.num_envs)
+        # A Tuple or Dict space has no shape: `require_spaces` refuses it before a step is made.
+        self._obs = np.zeros((self.num_envs, *(self.single_observation_space.shape or ())), self.single_observation_space.dtype)
+        self._rewards = np.zeros(self.num_envs, np.float64)
+        self._terminated = np.zeros(self.num_envs, np.bool_)
+        self._truncated = np.zeros(self.num_envs, np.bool_)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
+        mask = (options or {}).get("reset_mask")
+        for i, env in enumerate(self.envs):
+            if mask is None or mask[i]:
+                self._obs[i], _ = env.reset(seed=None if seed is None else seed + i)
+        return self._obs, {}
+
+    def step(self, actions: Any) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
+        infos: dict[str, Any] = {}
+        for i, (env, action) in enumerate(zip(self.envs, actions, strict=True)):
+            obs, self._rewards[i], terminated, truncated, _ = env.step(action)
+            self._terminated[i], self._truncated[i] = terminated, truncated
+            if terminated or truncated:
+                infos.setdefault("final_obs", np.full(self.num_envs, None, dtype=object))[i] = obs
+                obs, _ = env.reset()
+            self._obs[i] = obs
+        return self._obs, self._rewards, self._terminated, self._truncated, infos
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        attributes = [env.get_wrapper_attr(name) for env in self.envs]
+        return tuple(attribute(*args, **kwargs) if callable(attribute) else attribute for attribute in attributes)
+
+    def set_attr(self, name: str, values: Sequence[Any]) -> None:
+        for env, value in zip(self.envs, values, strict=True):
+            env.set_wrapper_attr(name, value)
+
+    def close_extras(self, **kwargs: Any) -> None:
+        for env in self.envs:
+            env.close()

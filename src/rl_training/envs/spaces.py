@@ -1,0 +1,72 @@
+"""Which observations and actions a row can learn from, and what to do about the others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from rl_training.errors import SpaceError
+
+_WORDS = {
+    "box": "a Box",
+    "vector": "a Box of one dimension",
+    "image": "a uint8 Box of three dimensions",
+    "discrete": "Discrete",
+    "multi_discrete": "MultiDiscrete",
+    "multi_binary": "MultiBinary",
+    "tuple": "a Tuple",
+    "dict": "a Dict",
+}
+_FLATTEN = "add the wrapper `flatten` (env_kwargs: {wrappers: [flatten]})"
+
+
+def require_spaces(
+    row: str,
+    obs_space: gym.Space[Any],
+    action_space: gym.Space[Any],
+    *,
+    observations: tuple[str, ...] = ("box",),
+    actions: tuple[str, ...] = ("discrete",),
+) -> None:
+    """Raises SpaceError, naming the row, the space and what would work, unless both spaces are of a kind the row takes.
+
+    Kinds: box (any), vector (1-D Box), image (3-D uint8 Box), discrete, multi_discrete, multi_binary, tuple, dict.
+    """
+    if not _kinds(obs_space) & set(observations):
+        remedy = _FLATTEN if {"box", "vector"} & set(observations) else "wrap the environment so that it gives one"
+        raise SpaceError(f"{row} cannot learn from the observation space {_name(obs_space)}: it takes {_list(observations)}; {remedy}")
+    if not _kinds(action_space) & set(actions):
+        raise SpaceError(
+            f"{row} cannot act in the action space {_name(action_space)}: it takes {_list(actions)}; "
+            "choose an algorithm for that space (`rl-training algos`) or wrap the environment so that its actions are of that kind"
+        )
+
+
+def _kinds(space: gym.Space[Any]) -> set[str]:
+    if isinstance(space, spaces.Box):
+        kinds = {"box"}
+        if len(space.shape) == 1:
+            kinds.add("vector")
+        if len(space.shape) == 3 and space.dtype == np.uint8:
+            kinds.add("image")
+        return kinds
+    table = {
+        spaces.Discrete: "discrete",
+        spaces.MultiDiscrete: "multi_discrete",
+        spaces.MultiBinary: "multi_binary",
+        spaces.Tuple: "tuple",
+        spaces.Dict: "dict",
+    }
+    return {kind for cls, kind in table.items() if isinstance(space, cls)}
+
+
+def _name(space: gym.Space[Any]) -> str:
+    """One short line: a Box prints its bounds, which may be a whole image."""
+    return f"Box(shape={space.shape}, {space.dtype})" if isinstance(space, spaces.Box) else " ".join(str(space).split())
+
+
+def _list(kinds: tuple[str, ...]) -> str:
+    return " or ".join(_WORDS[kind] for kind in kinds)

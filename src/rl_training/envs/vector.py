@@ -1,0 +1,299 @@
+"""One meaning of a step over any Gymnasium vector environment, whatever its autoreset mode.
+
+    mode        the step that ends an episode gives     the step after it
+    NEXT_STEP   the final observation                   is the reset step: not `valid`, `obs` begins the episode
+    SAME_STEP   the next episode's first observation,   is an ordinary one
+                the final one in infos["final_obs"]
+    DISABLED    the final observation; we reset         is an ordinary one
+
+In every mode `final_obs` is what the action led to, termination and truncation stay apart (both at once is a termination), and no reset step counts.
+
+Lifetime: the arrays of an `EnvStep` (and of `reset`, `obs` and `Restored`) are never written to again, neither by us nor by the backend; keep them as
+long as you like and do not write to them, because `final_obs` *is* `obs` where no episode ended and `valid` and `is_first` are shared constants.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+from rl_training.envs.episodes import EpisodeRecord, Replay, episode_seed
+from rl_training.envs.normalize import ObservationNormalizer, RewardNormalizer
+from rl_training.errors import CheckpointError, RunError, UserError
+from rl_training.types import EnvStep, Episode, State
+
+if TYPE_CHECKING:
+    from rl_training.types import Array
+
+RESTARTS = "episodes under way restart on resume: this backend cannot play them again"
+
+
+class Restored(NamedTuple):
+    """What `load_state_dict` arrived at."""
+
+    obs: Array  # [E, ...] the current observations
+    restored: Array  # [E] bool: False where the environment could not be brought back and begins a fresh episode
+
+
+class VectorEnvs:
+    """Steps E environments; counts, checks and restores them.
+
+    `replayable` says that every environment is wrapped in `ReplayableEpisodes`: then `state_dict` holds each episode's number and actions, and
+    `load_state_dict` plays them again. Otherwise `seed` seeds the first reset and episodes restart on resume (`exact_resume` False, `resume_note` why).
+    """
+
+    def __init__(
+        self,
+        vector_env: VectorEnv[Any, Any, Any],
+        *,
+        replayable: bool,
+        seed: int = 0,
+        seed_stream: str = "train",
+        observation_normalizer: ObservationNormalizer | None = None,
+        reward_normalizer: RewardNormalizer | None = None,
+    ) -> None:
+        mode = vector_env.metadata.get("autoreset_mode")
+        if not isinstance(mode, AutoresetMode):
+            raise UserError(f"{vector_env} does not say its autoreset mode: its metadata['autoreset_mode'] must be a gymnasium.vector.AutoresetMode")
+        self._env, self._mode = vector_env, mode
+        self.num_envs = vector_env.num_envs
+        self.single_action_space: gym.Space[Any] = vector_env.single_action_space
+        self.single_observation_space = _as_read(vector_env.single_observation_space)
+        self._dtype = self.single_observation_space.dtype
+        self._is_float = self._dtype is not None and np.issubdtype(self._dtype, np.floating)
+        self.exact_resume = replayable
+        self.resume_note = "" if replayable else RESTARTS
+        self._seed, self._stream, self._resets = seed, seed_stream, 0
+        self.observation_normalizer = observation_normalizer
+        self.reward_normalizer = reward_normalizer
+
+        num = self.num_envs
+        self._all, self._none = np.ones(num, np.bool_), np.zeros(num, np.bool_)
+        self._all.flags.writeable = self._none.flags.writeable = False
+        self._waiting: Array | None = None  # [E] bool, NEXT_STEP: those whose next step is a reset step
+        self._returns = np.zeros(num, np.float64)
+        self._tick = 0  # vector steps; an episode's length is the ticks since it began
+        self._began = np.zeros(num, np.int64)
+        self._finished = np.zeros((2, num), np.int64)  # episodes finished, and the steps in them
+        self._raw: Array = np.zeros(0)  # the current observations before normalisation: what a replay must arrive at
+        self.obs: Array = self._raw
+
+    # Stepping
+
+    def reset(self, first_episode: int | None = None) -> Array:
+        """Begins a new episode everywhere; `first_episode` says which one, so that an evaluation can repeat its own (next one if None)."""
+        if first_episode is not None:
+            self._resets = first_episode
+            if self.exact_resume:
+                self._env.set_attr("next_episode", [first_episode] * self.num_envs)  # type: ignore[attr-defined]  # every replayable backend has it
+        self._returns[:] = 0.0
+        self._began[:] = self._tick
+        self._waiting = None
+        if self.reward_normalizer is not None:
+            self.reward_normalizer.reset()
+        seed = None if self.exact_resume else episode_seed(self._seed, self._stream, 0, self._resets)
+        self._resets += 1
+        return self._arrive(self._guarded_reset(seed=seed), self._all)
+
+    def step(self, actions: Array) -> EnvStep:
+        """actions: [E, ...]."""
+        try:
+            raw, rewards, terminated, truncated, infos = self._env.step(actions)
+        except RunError:
+            raise
+        except Exception as error:  # a backend without our wrapper may raise anything: it is chained, never swallowed
+            raise RunError(f"the environments raised {type(error).__name__} at vector step {self._tick + 1}: {error}") from error
+        self._tick += 1
+        obs = np.array(raw, self._dtype)  # copies: the backend may reuse its arrays
+        rewards = np.array(rewards, np.float64)
+        terminated, truncated = np.array(terminated, np.bool_), np.array(truncated, np.bool_)
+        final_obs, valid, is_first = obs, self._all, self._none
+        episodes: tuple[Episode, ...] = ()
+
+        if self._waiting is not None:
+            is_first, valid = self._waiting, ~self._waiting
+            self._waiting = None
+            rewards[is_first] = 0.0
+            terminated[is_first] = truncated[is_first] = False
+            self._began[is_first] = self._tick
+        self._returns += rewards
+        if not np.isfinite(rewards).all():
+            raise self._not_finite("reward", rewards)
+        if self._is_float and not np.isfinite(obs).all():
+            raise self._not_finite("observation", obs)
+
+        if np.count_nonzero(terminated) or np.count_nonzero(truncated):
+            ended = terminated | truncated
+            truncated &= ~terminated
+            episodes = self._count(ended)
+            if self._mode is AutoresetMode.NEXT_STEP:
+                self._waiting = ended
+            elif self._mode is AutoresetMode.SAME_STEP:
+                final_obs, is_first = self._final_obs(obs, ended, infos), ended
+            else:
+                obs, is_first = self._reset_some(obs, ended), ended
+
+        self._raw = obs
+        if self.observation_normalizer is not None:
+            obs, final_obs = self.observation_normalizer.step(obs, final_obs, is_first, valid)
+        self.obs = obs
+        if self.reward_normalizer is not None:
+            rewards = self.reward_normalizer.step(rewards, terminated | truncated, valid)
+        return EnvStep(obs, final_obs, rewards.astype(np.float32), terminated, truncated, is_first, valid, episodes)
+
+    def close(self) -> None:
+        self._env.close()
+
+    # State
+
+    def state_dict(self) -> State:
+        state: State = {
+            "obs": self._raw.copy(),
+            "returns": self._returns.copy(),
+            "lengths": self._tick - self._began,
+            "finished": self._finished.copy(),
+            "waiting": self._none.copy() if self._waiting is None else self._waiting.copy(),
+            "resets": self._resets,
+            "statistics": self.statistics(),
+        }
+        if self.exact_resume:
+            records: tuple[EpisodeRecord, ...] = self._env.call("episode_record")  # type: ignore[attr-defined]  # as above
+            state["episodes"] = np.array([record["episode"] for record in records], np.int64)
+            state["action_counts"] = np.array([len(record["actions"]) for record in records], np.int64)
+            state["actions"] = np.concatenate([record["actions"] for record in records])
+        return state
+
+    def load_state_dict(self, state: State) -> Restored:
+        """Brings every environment back to where it was saved; one that does not arrive there is said and begins a fresh episode."""
+        saved = {key: np.array(value) for key, value in state.items() if key not in ("resets", "statistics")}
+        if len(saved["returns"]) != self.num_envs:
+            raise CheckpointError(f"the checkpoint holds {len(saved['returns'])} environments, this run has {self.num_envs}")
+        self.load_statistics(state["statistics"])
+        self._resets = state["resets"]
+        self._tick, self._finished = 0, saved["finished"]
+        if not self.exact_resume:
+            if self.reward_normalizer is not None:
+                self.reward_normalizer.reset()
+            self._returns[:], self._began[:], self._waiting = 0.0, 0, None
+            seed = episode_seed(self._seed, self._stream, 0, self._resets)
+            self._resets += 1
+            return Restored(self._arrive(self._guarded_reset(seed=seed), self._none), self._none)
+        restored = self._replay(saved)
+        self._returns = np.where(restored, saved["returns"], 0.0)
+        self._began = np.where(restored, -saved["lengths"], 0)
+        waiting = saved["waiting"] & restored
+        self._waiting = waiting if waiting.any() else None
+        if self.reward_normalizer is not None:
+            self.reward_normalizer.reset(~restored)
+        return Restored(self.obs, restored)
+
+    def statistics(self) -> State:
+        """The normalisers' state, apart from the environments': what an evaluation of the same policy needs."""
+        parts = {"observation": self.observation_normalizer, "reward": self.reward_normalizer}
+        return {name: part.state_dict() for name, part in parts.items() if part is not None}
+
+    def load_statistics(self, state: State) -> None:
+        if self.observation_normalizer is not None and "observation" in state:
+            self.observation_normalizer.load_state_dict(state["observation"])
+        if self.reward_normalizer is not None and "reward" in state:
+            self.reward_normalizer.load_state_dict(state["reward"])
+
+    def _replay(self, saved: dict[str, Array]) -> Array:
+        """Plays the records again; returns [E] bool, who arrived at the saved observation, return and end."""
+        pieces = np.split(saved["actions"], np.cumsum(saved["action_counts"])[:-1])
+        records = [
+            EpisodeRecord(episode=int(episode), actions=actions, ended=bool(ended))
+            for episode, actions, ended in zip(saved["episodes"], pieces, saved["waiting"], strict=True)
+        ]
+        self._env.set_attr("resume_from", records)  # type: ignore[attr-defined]  # as above
+        obs = np.array(self._guarded_reset(), self._dtype)
+        replays: tuple[Replay, ...] = self._env.call("replay")  # type: ignore[attr-defined]  # as above
+        restored = np.array(
+            [
+                np.array_equal(obs[i], saved["obs"][i])
+                and replay["length"] == record["actions"].shape[0]
+                and replay["ended"] == record["ended"]
+                # an ended episode's return was reported and cleared when it ended
+                and (record["ended"] or replay["episode_return"] == saved["returns"][i])
+                for i, (replay, record) in enumerate(zip(replays, records, strict=True))
+            ],
+            np.bool_,
+        )
+        if not restored.all():
+            lost = ", ".join(str(i) for i in np.flatnonzero(~restored))
+            warnings.warn(
+                f"environment {lost}: replaying the saved episode did not arrive at the saved state (the environment is not deterministic); "
+                "a fresh episode begins there",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+            obs[~restored] = np.array(self._guarded_reset(options={"reset_mask": ~restored}), self._dtype)[~restored]
+        self._arrive(obs, self._none)
+        return restored
+
+    # Parts of a step
+
+    def _guarded_reset(self, **kwargs: Any) -> Any:
+        try:
+            return self._env.reset(**kwargs)[0]
+        except RunError:
+            raise
+        except Exception as error:  # as in `step`
+            raise RunError(f"the environments raised {type(error).__name__} in a reset: {error}") from error
+
+    def _arrive(self, raw: Any, new: Array) -> Array:
+        """Makes `raw` the current observations; `new` [E] are those the normaliser has not seen."""
+        self._raw = obs = np.array(raw, self._dtype)
+        if self._is_float and not np.isfinite(obs).all():
+            raise self._not_finite("observation", obs)
+        if self.observation_normalizer is not None:
+            obs, _ = self.observation_normalizer.step(obs, obs, new, self._none)
+        self.obs = obs
+        return obs
+
+    def _count(self, ended: Array) -> tuple[Episode, ...]:
+        lengths = self._tick - self._began
+        episodes = tuple(Episode(int(i), float(self._returns[i]), int(lengths[i])) for i in np.flatnonzero(ended))
+        self._finished[0, ended] += 1
+        self._finished[1, ended] += lengths[ended]
+        self._returns[ended] = 0.0
+        self._began[ended] = self._tick
+        return episodes
+
+    def _final_obs(self, obs: Array, ended: Array, infos: dict[str, Any]) -> Array:
+        if "final_obs" not in infos:
+            raise RunError(f"{self._env} resets in the same step but gives no infos['final_obs'], so an episode's final observation is lost")
+        final_obs = obs.copy()
+        for i in np.flatnonzero(ended):
+            final_obs[i] = infos["final_obs"][i]
+        if self._is_float and not np.isfinite(final_obs).all():
+            raise self._not_finite("final observation", final_obs)
+        return final_obs
+
+    def _reset_some(self, obs: Array, ended: Array) -> Array:
+        first = np.array(self._guarded_reset(options={"reset_mask": ended.copy()}), self._dtype)
+        obs = obs.copy()
+        obs[ended] = first[ended]
+        if self._is_float and not np.isfinite(obs).all():
+            raise self._not_finite("observation", obs)
+        return obs
+
+    def _not_finite(self, what: str, values: Array) -> RunError:
+        index = int(np.flatnonzero(~np.isfinite(values.reshape(self.num_envs, -1)).all(axis=1))[0])
+        length = int(self._tick - self._began[index])
+        step = int(self._finished[1, index]) + length
+        return RunError(
+            f"environment {index} gave a {what} that is not finite at its step {step} "
+            f"(step {length} of its episode {int(self._finished[0, index])}): {np.array2string(values[index], threshold=8)}"
+        )
+
+
+def _as_read(space: gym.Space[Any]) -> gym.Space[Any]:
+    """The space of what we hand out: Box observations are float32, or uint8 where they are (images stay one byte a value)."""
+    if not isinstance(space, gym.spaces.Box) or space.dtype in (np.float32, np.uint8):
+        return space
+    return gym.spaces.Box(space.low.astype(np.float32), space.high.astype(np.float32), dtype=np.float32)
