@@ -31,6 +31,8 @@ def _plain(value: Any, where: str = "") -> Any:
         return int(value)
     if isinstance(value, numbers.Real):
         return float(value)
+    if where.count(".") > 16:  # a YAML alias can make a list its own element
+        raise ValueError(f"{where[:40]}... is nested too deeply")
     if isinstance(value, (list, tuple)):
         return [_plain(item, f"{where}.{index}") for index, item in enumerate(value)]
     if isinstance(value, Mapping):
@@ -144,9 +146,13 @@ class TrainConfig(BaseModel):
         """The resolved config as YAML and JSON can hold it: every key, and in `algo_kwargs` every key of a part in use."""
         return {**dict(self), "tags": list(self.tags), "algo_kwargs": self.settings.to_dict()}
 
+    def to_yaml(self) -> str:
+        """The resolved config as text; `load_config` gives it back."""
+        return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True)
+
     def save(self, path: str | Path) -> None:
-        """Writes the resolved config; `load_config` gives it back."""
-        Path(path).write_text(yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True), encoding="utf-8")
+        """Writes the resolved config."""
+        Path(path).write_text(self.to_yaml(), encoding="utf-8")
 
     @classmethod
     def from_dict(cls, values: object, *, source: str) -> TrainConfig:

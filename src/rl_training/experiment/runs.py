@@ -1,0 +1,157 @@
+"""The directory of a run: what it was asked to do, on what, and what it measured."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from rl_training.errors import ConfigError, RunError, UserError
+from rl_training.experiment.config import TrainConfig, load_config
+from rl_training.experiment.files import disk_is_full, failing_as_run_error, write_json, write_text
+
+_PACKAGES = ("rl-training", "torch", "numpy", "gymnasium", "safetensors", "pydantic", "numba", "tensorboard")
+
+
+class RunDirectory:
+    """`<output_dir>/<algo>__<env>__seed<seed>__<timestamp>[__suffix]/`: config.yaml, metadata.json, metrics.jsonl, events, checkpoints/."""
+
+    def __init__(self, path: Path, config: TrainConfig) -> None:
+        self.path, self.config = path, config
+
+    @classmethod
+    def create(cls, config: TrainConfig, suffix: str | None = None, command: Sequence[str] | None = None) -> RunDirectory:
+        """A new directory with the resolved config and the metadata. `command` is what was run (this process's arguments if None)."""
+        try:
+            path = _new_directory(config, suffix)
+        except OSError as error:
+            message = f"output_dir {config.output_dir}: no run can be made there ({error.strerror or error})"
+            raise (RunError if disk_is_full(error) else ConfigError)(message) from error
+        run = cls(path, config)
+        run.save_config(config)
+        with failing_as_run_error(path):
+            write_json(path / "metadata.json", _describe(config, sys.argv if command is None else command))
+        return run
+
+    @classmethod
+    def open(cls, path: str | Path) -> RunDirectory:
+        """The run at `path`: its directory, or anything inside it."""
+        start = Path(os.path.abspath(path))
+        for place in (start, *start.parents):
+            if (place / "config.yaml").is_file() and (place / "metadata.json").is_file():
+                return cls(place, load_config(place / "config.yaml"))
+        raise UserError(f"{path}: not a run's directory")
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        try:
+            loaded: dict[str, Any] = json.loads((self.path / "metadata.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise UserError(f"{self.path / 'metadata.json'}: cannot be read ({error})") from None
+        return loaded
+
+    def save_config(self, config: TrainConfig) -> None:
+        """Makes `config` the run's config."""
+        with failing_as_run_error(self.path / "config.yaml"):
+            write_text(self.path / "config.yaml", config.to_yaml())
+        self.config = config
+
+    def update_metadata(self, **fields: Any) -> None:
+        """Adds plain values to metadata.json, such as whether this run can be resumed exactly."""
+        with failing_as_run_error(self.path / "metadata.json"):
+            write_json(self.path / "metadata.json", {**self.metadata, **fields})
+
+    def cut_after(self, step: int) -> None:
+        """Drops the records past `step` from metrics.jsonl, and a last line that a killed process left half written."""
+        if not self.metrics.exists():
+            return
+        with failing_as_run_error(self.metrics):
+            lines = self.metrics.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
+            write_text(self.metrics, "".join(line for line in lines if _step_of(line) <= step))
+
+
+def _step_of(line: str) -> float:
+    """The step of a record, or infinity where the line is no whole record."""
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return float("inf")
+    step = record.get("step") if isinstance(record, dict) else None
+    return step if isinstance(step, int) and line.endswith("\n") else float("inf")
+
+
+def _file_name(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]", "-", text)
+
+
+def _new_directory(config: TrainConfig, suffix: str | None) -> Path:
+    parent = Path(config.output_dir).expanduser()
+    parent.mkdir(parents=True, exist_ok=True)
+    stem = f"{_file_name(config.algo)}__{_file_name(config.env_id)}__seed{config.seed}__{datetime.now():%Y%m%d-%H%M%S}"
+    tail = f"__{_file_name(suffix)}" if suffix else ""
+    for again in range(1000):  # several runs may start in the same second: mkdir decides
+        path = parent / f"{stem}{f'-{again}' if again else ''}{tail}"
+        try:
+            path.mkdir()
+        except FileExistsError:
+            continue
+        return path
+    raise FileExistsError(f"{parent / stem} and a thousand more exist")
+
+
+def versions() -> dict[str, str]:
+    """The versions that decide what a run computes, read without importing anything."""
+    found = {"python": platform.python_version()}
+    for name in _PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _describe(config: TrainConfig, command: Sequence[str]) -> dict[str, Any]:
+    return {
+        "created": datetime.now().astimezone().isoformat(timespec="seconds"),
+        "command": list(command),
+        "versions": versions(),
+        "git": _git(),
+        "hardware": _hardware(config.device),
+    }
+
+
+def _git() -> dict[str, Any] | None:
+    """The commit of the working directory, and whether files differ from it; None outside a repository."""
+
+    def ask(*arguments: str) -> str:
+        return subprocess.run(("git", *arguments), capture_output=True, text=True, timeout=5, check=True).stdout.strip()
+
+    try:
+        return {"commit": ask("rev-parse", "HEAD"), "dirty": bool(ask("status", "--porcelain", "--untracked-files=no"))}
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _hardware(device: str) -> dict[str, Any]:
+    found: dict[str, Any] = {"platform": platform.platform(), "machine": platform.machine(), "cpu_cores": os.cpu_count()}
+    if device.startswith("cuda"):
+        import torch  # only where a GPU is used, and then it is loaded already
+
+        found["gpu"] = torch.cuda.get_device_name(device)
+    return found
