@@ -48,6 +48,8 @@ class LazyMetrics(Mapping[str, Tensor]):
 class QLearner:
     """Owns the online and target network, the optimizer and the randomness of updates. Algorithms choose its view and rule."""
 
+    model_key = "q_network"  # where the acting network stands in `state_dict()`
+
     def __init__(
         self,
         q_network: Any,
@@ -83,6 +85,9 @@ class QLearner:
             raise RuntimeError("no update has been made yet")
         return self._priorities
 
+    def current_learning_rate(self, global_step: int) -> float:
+        return self.learning_rate(global_step) if callable(self.learning_rate) else self.learning_rate
+
     def align(self, batch: Batch) -> Aligned:
         return self.view.align(batch, self.q_network, self.target_network, double_q=self.double_q, generator=self.generator)
 
@@ -101,8 +106,7 @@ class QLearner:
         """One gradient step; then the target follows if `global_step` crossed a multiple of `target_update_interval`."""
         loss, parts, aligned = self.evaluate_loss(batch)
         grads = torch.autograd.grad(loss, self._parameters, allow_unused=True, materialize_grads=True)
-        lr = self.learning_rate
-        self.optimizer.step(grads, lr(global_step) if callable(lr) else lr, self.max_grad_norm)
+        self.optimizer.step(grads, self.current_learning_rate(global_step), self.max_grad_norm)
         self._priorities = self.priorities(parts, aligned)
         crossed = global_step // self.target_update_interval - self.last_step // self.target_update_interval
         self.last_step = global_step

@@ -1,0 +1,1 @@
+"""The training loops, collection, evaluation and the workflows on top of them."""

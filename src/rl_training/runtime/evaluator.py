@@ -1,0 +1,60 @@
+"""Greedy evaluation: its own environments and seeds, no exploration, no noise, and no bias to short episodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from rl_training.envs.vector import VectorEnvs
+from rl_training.types import Array
+
+MAX_ENVS = 16
+
+
+class Evaluation(NamedTuple):
+    """Returns and lengths of the counted episodes, in the order (environment, episode)."""
+
+    returns: Array
+    lengths: Array
+
+    def metrics(self) -> dict[str, float]:
+        return {
+            "eval_return_mean": float(self.returns.mean()),
+            "eval_return_std": float(self.returns.std()),
+            "eval_return_min": float(self.returns.min()),
+            "eval_return_max": float(self.returns.max()),
+            "eval_length_mean": float(self.lengths.mean()),
+            "eval_episodes": len(self.returns),
+        }
+
+
+def quotas(num_episodes: int, num_envs: int) -> list[int]:
+    """How many episodes each environment plays: fixed beforehand, since whoever finishes first would play the shortest ones."""
+    return [num_episodes // num_envs + (i < num_episodes % num_envs) for i in range(num_envs)]
+
+
+@torch.inference_mode()
+def evaluate(network: Any, make_envs: Callable[[int], VectorEnvs], *, num_episodes: int, device: torch.device) -> Evaluation:
+    """`num_episodes` greedy episodes in environments of their own, made anew so that each evaluation plays the same episodes."""
+    num_envs = min(num_episodes, MAX_ENVS)
+    envs = make_envs(num_envs)
+    quota = quotas(num_episodes, num_envs)
+    played: list[list[tuple[float, int]]] = [[] for _ in range(num_envs)]
+    open_envs = num_envs
+    try:
+        obs, is_first, state = envs.reset(), np.ones(num_envs, bool), network.initial_state(num_envs)
+        while open_envs:
+            q_values, state = network.step(torch.from_numpy(obs).to(device), state, torch.from_numpy(is_first).to(device))
+            step = envs.step(q_values.argmax(-1).cpu().numpy())
+            for env_index, episode_return, length in step.episodes:
+                if len(played[env_index]) < quota[env_index]:
+                    played[env_index].append((episode_return, length))
+                    open_envs -= len(played[env_index]) == quota[env_index]
+            obs, is_first = step.obs, step.is_first
+    finally:
+        envs.close()
+    counted = [episode for episodes in played for episode in episodes]
+    return Evaluation(np.array([r for r, _ in counted]), np.array([n for _, n in counted]))

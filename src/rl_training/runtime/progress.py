@@ -1,0 +1,95 @@
+"""The progress of a run: a bar on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as RichProgress
+
+from rl_training.runtime.callbacks import Callback
+from rl_training.types import EnvStep
+
+if TYPE_CHECKING:
+    from rl_training.runtime.run import Run
+
+REFRESH_SECONDS = 0.2
+
+
+class Progress(Callback):
+    """Steps/s, mean return of the last 100 episodes, ε and time left."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console or Console(stderr=True)
+        self._bar: RichProgress | None = None
+        self._next = 0.0
+
+    def on_start(self, run: Run) -> None:
+        config = run.config
+        start = f" from step {run.clock.env_steps}" if run.clock.env_steps else ""
+        self._console.print(
+            f"{config.algo} on {config.env_id}, seed {config.seed}, {run.total:,} steps{start} on {run.parts.notes.get('device', config.device)}",
+            highlight=False,
+        )
+        self._console.print(f"run directory: {run.directory.path}", highlight=False, soft_wrap=True)
+        self._since, self._first = time.perf_counter(), run.clock.env_steps
+        if self._console.is_terminal:
+            self._bar = RichProgress(
+                BarColumn(bar_width=24),
+                TextColumn("{task.completed:,.0f}/{task.total:,.0f} steps"),
+                TextColumn("{task.fields[rate]:,.0f}/s"),
+                TextColumn("return {task.fields[episode_return]}"),
+                TextColumn("ε {task.fields[epsilon]}"),
+                TextColumn("eval {task.fields[evaluation]}"),
+                TimeElapsedColumn(),
+                TextColumn("left"),
+                TimeRemainingColumn(),
+                console=self._console,
+                transient=False,
+            )
+            fields = {"rate": 0.0, "episode_return": "–", "epsilon": "–", "evaluation": "–"}
+            self._task = self._bar.add_task("", total=run.total, completed=run.clock.env_steps, **fields)
+            self._bar.start()
+
+    def on_step(self, run: Run, step: EnvStep) -> None:
+        if self._bar is None or (now := time.perf_counter()) < self._next:
+            return
+        self._next = now + REFRESH_SECONDS
+        fields: dict[str, float | str] = {"rate": (run.clock.env_steps - self._first) / max(now - self._since, 1e-9)}
+        if run.recent:
+            fields["episode_return"] = f"{sum(episode.episode_return for episode in run.recent) / len(run.recent):.1f}"
+        if run.parts.exploration_rate is not None:
+            fields["epsilon"] = f"{run.parts.exploration_rate(run.clock.env_steps):.2f}"
+        self._bar.update(self._task, completed=run.clock.env_steps, **fields)
+
+    def on_log(self, run: Run, record: Mapping[str, float]) -> None:
+        if self._bar is not None:
+            return
+        parts = [f"step {run.clock.env_steps:,}/{run.total:,}", f"{record['time/fps']:,.0f} steps/s"]
+        if "rollout/ep_rew_mean" in record:
+            parts.append(f"return {record['rollout/ep_rew_mean']:.1f}")
+        if "rollout/exploration_rate" in record:
+            parts.append(f"ε {record['rollout/exploration_rate']:.2f}")
+        left = (run.total - run.clock.env_steps) / max(record["time/fps"], 1e-9)
+        parts.append(f"{left:.0f} s left")
+        self._console.print("  ".join(parts), highlight=False)
+
+    def on_eval(self, run: Run, metrics: Mapping[str, float]) -> None:
+        text = f"{metrics['eval_return_mean']:.1f} ± {metrics['eval_return_std']:.1f}"
+        if self._bar is not None:
+            self._bar.update(self._task, completed=run.clock.env_steps, evaluation=text)
+        else:
+            self._console.print(f"step {run.clock.env_steps:,}: evaluation {text} over {metrics['eval_episodes']} episodes", highlight=False)
+
+    def on_checkpoint(self, run: Run, path: Path) -> None:
+        self._next = 0.0  # saving may have taken a while: show the bar again at once
+
+    def on_end(self, run: Run) -> None:
+        if self._bar is not None:
+            self._bar.update(self._task, completed=run.clock.env_steps)
+            self._bar.stop()
+            self._bar = None

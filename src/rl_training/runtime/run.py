@@ -1,0 +1,326 @@
+"""A run around its loop: clock, run directory, logging, evaluation, checkpoints, interruption and resume.
+
+A loop (off_policy.py, on_policy.py) only collects and updates; after every vector step it tells the run, which does what has come due.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any
+
+import numpy as np
+
+from rl_training.errors import Interrupted, RunError
+from rl_training.experiment.checkpointing import Checkpoint, CheckpointStore
+from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.logging import JsonlSink, Sinks, TensorBoardSink
+from rl_training.experiment.runs import RunDirectory
+from rl_training.runtime.cadence import due
+from rl_training.runtime.callbacks import Callback, overriding
+from rl_training.runtime.evaluator import Evaluation
+from rl_training.types import EnvStep, Episode, State, UpdateResult
+
+RECENT_EPISODES = 100  # as many as Stable-Baselines3 averages rollout/ep_rew_mean over
+CLIPPED_SHARE_WARNING = 0.05
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What a caller may add to a config: none of it changes what is learned."""
+
+    run_suffix: str | None = None
+    callbacks: Sequence[Callback] = ()
+    env: Callable[..., Any] | None = None
+    resume_from: Checkpoint | None = None
+    restart_in: Path | None = None  # a run's directory that holds no checkpoint yet: start over there
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """Where a run is, its last checkpoint, and how it ended."""
+
+    run_dir: Path
+    checkpoint_path: Path
+    metrics: dict[str, float]
+
+
+@dataclass
+class Clock:
+    """Environment steps of all environments together (reset steps do not count), and updates."""
+
+    env_steps: int = 0
+    updates: int = 0
+
+
+@dataclass
+class Parts:
+    """What a run is made of. Everything here that changes is saved with a checkpoint."""
+
+    learner: Any  # update rule: state_dict() holds the acting network under `model_key`
+    actor: Any
+    replay: Any | None
+    evaluate: Callable[[int], Evaluation]  # number of episodes → greedy evaluation of the current network
+    spaces: Mapping[str, Any]  # saved, so that a policy loads without making an environment
+    exploration_rate: Callable[[int], float] | None = None
+    notes: dict[str, str] = field(default_factory=dict)  # for metadata.json: what `auto` resolved to and why, what resume can promise
+
+
+class Run:
+    """Use as a context manager around the loop; `finish()` evaluates, saves and gives the result."""
+
+    def __init__(self, config: TrainConfig, parts: Parts, options: RunOptions) -> None:
+        self.config, self.parts = config, parts
+        self.clock = Clock()
+        self.total = config.total_timesteps
+        self.recent: deque[Episode] = deque(maxlen=RECENT_EPISODES)
+        self.num_episodes = 0
+        self.best_mean: float | None = None
+        self.best_step = 0
+        self.last_result: UpdateResult | None = None
+        self.checkpoint_path: Path | None = None
+        self._last_evaluation: tuple[int, dict[str, float]] | None = None
+        self._stop_reason: str | None = None
+        self._signum: int | None = None
+        self._elapsed_before = 0.0
+        self._callbacks = tuple(options.callbacks)
+        self._on_step, self._on_update = overriding(self._callbacks, "on_step"), overriding(self._callbacks, "on_update")
+        self._warned_clipping = False
+        self._open(options)
+
+    # Life
+
+    def _open(self, options: RunOptions) -> None:
+        """Make the run directory, or take up the one that is resumed: only now is anything written."""
+        checkpoint = options.resume_from
+        if checkpoint is not None:
+            self._restore(checkpoint)
+        existing = options.restart_in if checkpoint is None else checkpoint.run_dir
+        if existing is not None:
+            self.directory = RunDirectory.open(existing)
+            self.directory.cut_after(self.clock.env_steps)
+            self.directory.save_config(self.config)
+        else:
+            self.directory = RunDirectory.create(self.config, options.run_suffix)
+        self.directory.update_metadata(**self.parts.notes)
+        self.store = CheckpointStore(self.directory.path / "checkpoints", keep=self.config.keep_checkpoints)
+        if existing is not None:
+            self.store.cut_after(self.clock.env_steps)
+        if checkpoint is not None:
+            self.checkpoint_path = checkpoint.path
+        purge = None if existing is None else self.clock.env_steps + 1
+        self.sinks = Sinks([JsonlSink(self.directory.path / "metrics.jsonl"), TensorBoardSink(self.directory.path, purge_step=purge)])
+        self._began = self._logged_at = time.perf_counter()
+        self._logged_steps = self.clock.env_steps
+
+    def __enter__(self) -> Run:
+        self._old_handlers: dict[int, Any] = {}
+        if threading.current_thread() is threading.main_thread():
+            for signum in (signal.SIGINT, signal.SIGTERM):
+                self._old_handlers[signum] = signal.signal(signum, self._on_signal)
+        for callback in self._callbacks:
+            callback.on_start(self)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for signum, handler in self._old_handlers.items():
+            signal.signal(signum, handler)
+        for callback in self._callbacks:
+            callback.on_end(self)
+        self.sinks.close()
+        self.parts.actor.envs.close()
+        if isinstance(error, (RunError, OSError)) and not isinstance(error, Interrupted):
+            kept = f"the last checkpoint is {self.checkpoint_path}" if self.checkpoint_path else "no checkpoint had been saved yet"
+            raise RunError(f"{error} ({kept})") from error
+
+    def _on_signal(self, signum: int, frame: FrameType | None) -> None:
+        if self._signum is not None:  # asked twice: leave at once, without saving
+            raise KeyboardInterrupt
+        self._signum = signum
+
+    def stop(self, reason: str) -> None:
+        """End the run in good order after this step."""
+        self._stop_reason = reason
+
+    @property
+    def running(self) -> bool:
+        """Whether the loop should take another step."""
+        if self._signum is not None:
+            path = self.checkpoint()
+            raise Interrupted(f"interrupted at step {self.clock.env_steps}; saved {path}", signum=self._signum)
+        return self.clock.env_steps < self.total and self._stop_reason is None
+
+    # What the loop tells
+
+    def updated(self, result: UpdateResult) -> None:
+        self.clock.updates += result.num_gradient_steps
+        self.last_result = result
+        for callback in self._on_update:
+            callback.on_update(self, result)
+
+    def stepped(self, before: int, step: EnvStep) -> None:
+        """After each vector step, which took the clock from `before` to now: do what has come due."""
+        now, config = self.clock.env_steps, self.config
+        if step.episodes:
+            self.recent.extend(step.episodes)
+            self.num_episodes += len(step.episodes)
+        for callback in self._on_step:
+            callback.on_step(self, step)
+        if due(before, now, config.log_interval):
+            self.log()
+        is_best = False
+        if due(before, now, config.eval_interval):
+            is_best = self.evaluate()
+        saves = due(before, now, config.checkpoint_interval) and now < self.total  # the end saves its own
+        if saves:
+            self.checkpoint()
+        if is_best:
+            if not saves:  # for `best` only: without replay, and resume goes on from `latest`
+                self._save(with_replay=False, link_latest=False)
+            self.store.mark_best(now)
+
+    # What comes due
+
+    def evaluate(self) -> bool:
+        """A greedy evaluation; whether it is the best so far (the first one on ties)."""
+        metrics = self.parts.evaluate(self.config.eval_episodes).metrics()
+        self._last_evaluation = (self.clock.env_steps, metrics)
+        is_best = self.best_mean is None or metrics["eval_return_mean"] > self.best_mean
+        if is_best:
+            self.best_mean, self.best_step = metrics["eval_return_mean"], self.clock.env_steps
+        record = {
+            "eval/mean_reward": metrics["eval_return_mean"],
+            "eval/std_reward": metrics["eval_return_std"],
+            "eval/mean_ep_length": metrics["eval_length_mean"],
+        }
+        self.sinks.write(self.clock.env_steps, record)
+        for callback in self._callbacks:
+            callback.on_eval(self, metrics)
+        return is_best
+
+    def log(self) -> None:
+        """Read the metrics, which stayed on the device until now, and write them."""
+        now = time.perf_counter()
+        record = {
+            "time/fps": (self.clock.env_steps - self._logged_steps) / max(now - self._logged_at, 1e-9),
+            "time/time_elapsed": self.elapsed,
+            "train/n_updates": float(self.clock.updates),
+            "rollout/episodes": float(self.num_episodes),
+        }
+        self._logged_at, self._logged_steps = now, self.clock.env_steps
+        if self.recent:
+            record["rollout/ep_rew_mean"] = float(np.mean([episode.episode_return for episode in self.recent]))
+            record["rollout/ep_len_mean"] = float(np.mean([episode.length for episode in self.recent]))
+        if self.parts.exploration_rate is not None:
+            record["rollout/exploration_rate"] = self.parts.exploration_rate(self.clock.env_steps)
+        if self.last_result is not None:
+            record.update({f"train/{name}": float(value) for name, value in self.last_result.metrics.items()})
+            record["train/learning_rate"] = self.parts.learner.current_learning_rate(self.clock.env_steps)
+            self._warn_of_clipping(record.get("train/clipped_share", 0.0))
+            if not np.isfinite(record.get("train/loss", 0.0)):
+                raise RunError(f"the loss is {record['train/loss']} at step {self.clock.env_steps}: learning has diverged")
+        self.sinks.write(self.clock.env_steps, record)
+        for callback in self._callbacks:
+            callback.on_log(self, record)
+
+    def _warn_of_clipping(self, share: float) -> None:
+        if share > CLIPPED_SHARE_WARNING and not self._warned_clipping:
+            self._warned_clipping = True
+            warnings.warn(
+                f"{share:.0%} of the target distribution's mass lies outside [v_min, v_max] at step {self.clock.env_steps}; widen the support",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+    def checkpoint(self) -> Path:
+        """Save everything, as the newest checkpoint."""
+        self.checkpoint_path = self._save(with_replay=self.config.checkpoint_replay, link_latest=True)
+        for callback in self._callbacks:
+            callback.on_checkpoint(self, self.checkpoint_path)
+        return self.checkpoint_path
+
+    def _save(self, *, with_replay: bool, link_latest: bool) -> Path:
+        learner = self.parts.learner.state_dict()
+        model = learner.pop(self.parts.learner.model_key)
+        training = {"learner": learner, "actor": self.parts.actor.state_dict(), "run": self.state_dict()}
+        replay = self.parts.replay.state_dict() if self.parts.replay is not None and with_replay else None
+        manifest = {
+            "algo": self.config.algo,
+            "env_id": self.config.env_id,
+            "config": self.config.to_dict(),
+            "spaces": dict(self.parts.spaces),
+            "for_resume": link_latest,  # False: kept as `best` only, and a run that has nothing else starts over
+        }
+        return self.store.save(
+            self.clock.env_steps, model=model, training=training, replay=replay, manifest=manifest, link_latest=link_latest
+        )
+
+    def finish(self) -> TrainResult:
+        """The final greedy evaluation, after the last update, and the last checkpoint."""
+        now = self.clock.env_steps
+        is_best = False
+        if self._last_evaluation is None or self._last_evaluation[0] != now:
+            is_best = self.evaluate()
+        assert self._last_evaluation is not None
+        path = self.checkpoint()
+        if is_best or self.best_step == now:
+            self.store.mark_best(now)
+        self.log()
+        replay = self.parts.replay
+        metrics = {
+            "global_step": now,
+            **self._last_evaluation[1],
+            "buffer_size": 0 if replay is None else replay.num_transitions,
+            "num_updates": self.clock.updates,
+            "num_episodes": self.num_episodes,
+            "best_eval_return_mean": self.best_mean if self.best_mean is not None else float("nan"),
+            "best_step": self.best_step,
+            "wall_time_s": self.elapsed,
+        }
+        return TrainResult(self.directory.path, path, metrics)
+
+    # State
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds spent in this run, resumed parts included."""
+        return self._elapsed_before + time.perf_counter() - self._began
+
+    def state_dict(self) -> State:
+        return {
+            "env_steps": self.clock.env_steps,
+            "updates": self.clock.updates,
+            "recent": [list(episode) for episode in self.recent],
+            "num_episodes": self.num_episodes,
+            "best_mean": self.best_mean,
+            "best_step": self.best_step,
+            "elapsed": self.elapsed,
+        }
+
+    def _restore(self, checkpoint: Checkpoint) -> None:
+        training = checkpoint.load_training()
+        self.parts.learner.load_state_dict({**training["learner"], self.parts.learner.model_key: checkpoint.load_model()})
+        self.parts.actor.load_state_dict(training["actor"])
+        state = training["run"]
+        self.clock.env_steps, self.clock.updates = int(state["env_steps"]), int(state["updates"])
+        self.recent.extend(Episode(*episode) for episode in state["recent"])
+        self.num_episodes = int(state["num_episodes"])
+        self.best_mean, self.best_step = state["best_mean"], int(state["best_step"])
+        self._elapsed_before = float(state["elapsed"])
+        replay = self.parts.replay
+        if replay is None:
+            return
+        saved = checkpoint.load_replay()
+        if saved is not None:
+            replay.load_state_dict(saved)
+        else:
+            # Fill the memory again before learning from it, by the policy as it is.
+            self.parts.actor.refill_from(self.clock.env_steps)
+            warnings.warn(f"{checkpoint.path} holds no replay: the run goes on with an empty one, not exactly as it was", stacklevel=2)

@@ -1,0 +1,116 @@
+"""From a config to what every trainer starts with: environments, device, seeds. Nothing is written here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from rl_training.envs.factory import EnvSource, make_envs
+from rl_training.envs.spaces import require_spaces
+from rl_training.envs.vector import VectorEnvs
+from rl_training.errors import ConfigError
+from rl_training.experiment.config import TrainConfig
+from rl_training.runtime.devices import resolve_device, resolve_threads
+from rl_training.runtime.evaluator import Evaluation, evaluate
+
+
+@dataclass(frozen=True)
+class Seeds:
+    """Independent seeds of the parts, all from the run's."""
+
+    network: int
+    learner: int
+    replay: int
+    actor: int
+
+    @classmethod
+    def of(cls, seed: int) -> Seeds:
+        return cls(*(int(child.generate_state(1)[0]) for child in np.random.SeedSequence(seed).spawn(4)))
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a trainer wires its parts from. `config` has every `auto` resolved."""
+
+    config: TrainConfig
+    envs: VectorEnvs
+    device: torch.device
+    seeds: Seeds
+    spaces: dict[str, Any]
+    notes: dict[str, str]
+    env: EnvSource
+
+    def build(self, build_network: Callable[[Any, Mapping[str, Any]], Any]) -> Any:
+        """The network, initialised from its own seed without touching torch's global generator."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seeds.network)
+            return build_network(self.config.settings, self.spaces).to(self.device)
+
+    def evaluator(self, network: Any) -> Callable[[int], Evaluation]:
+        """Number of episodes → greedy evaluation of `network` as it is then, with the training environments' statistics."""
+        make = eval_envs(self.config, self.env, statistics=self.envs.statistics)
+        return lambda num_episodes: evaluate(network, make, num_episodes=num_episodes, device=self.device)
+
+
+def env_source(config: TrainConfig, env: EnvSource | None) -> EnvSource:
+    """The environment of a run: its id, or the callable, which has to be passed again."""
+    if env is not None:
+        return env
+    if config.env_is_callable:
+        raise ConfigError(f"this run's environment is a callable ({config.env_id}): pass it again as env=")
+    return config.env_id
+
+
+def eval_envs(
+    config: TrainConfig, env: EnvSource, *, statistics: Callable[[], Any], seed: int | None = None
+) -> Callable[[int], VectorEnvs]:
+    """Makes evaluation environments: other episodes than training's, statistics frozen at what they are when made."""
+
+    def make(num_envs: int) -> VectorEnvs:
+        envs = make_envs(
+            env,
+            num_envs=num_envs,
+            seed=config.seed if seed is None else seed,
+            env_kwargs=config.env_kwargs,
+            seed_stream="evaluation",
+            update_statistics=False,
+        )
+        envs.load_statistics(statistics())
+        return envs
+
+    return make
+
+
+def describe_spaces(envs: VectorEnvs) -> dict[str, Any]:
+    """What a network needs to know of the environment, as a manifest can hold it."""
+    obs, action = envs.single_observation_space, envs.single_action_space
+    return {
+        "obs_shape": list(obs.shape or ()),
+        "obs_dtype": str(obs.dtype),
+        "num_actions": int(action.n),  # type: ignore[attr-defined]  # require_spaces has made sure that it is Discrete
+    }
+
+
+def prepare(config: TrainConfig, env: EnvSource | None, *, small: bool) -> Setup:
+    """Make the environments and resolve every `auto`. `small` says that the network is a small MLP."""
+    source = env_source(config, env)
+    spec = config.spec
+    device, threads = resolve_device(config.device, small=small), resolve_threads(config.threads, small=small)
+    envs = make_envs(
+        source, num_envs=config.num_envs, seed=config.seed, env_kwargs=config.env_kwargs, vectorization=config.vectorization
+    )
+    require_spaces(
+        spec.name, envs.single_observation_space, envs.single_action_space, observations=spec.observations, actions=spec.actions
+    )
+    torch.set_num_threads(int(threads.value))
+    notes = {
+        "device": f"{device.value} ({device.why})",
+        "threads": f"{threads.value} ({threads.why})",
+        "resume": envs.resume_note or "exact on the CPU",
+    }
+    resolved = config.replace(device=device.value, threads=int(threads.value))
+    return Setup(resolved, envs, torch.device(device.value), Seeds.of(config.seed), describe_spaces(envs), notes, source)

@@ -1,0 +1,147 @@
+"""What a user does with a config or a checkpoint: train, resume, evaluate, load a policy."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rl_training.envs.factory import EnvSource, make_envs
+from rl_training.errors import CheckpointError, ConfigError
+from rl_training.experiment.checkpointing import Checkpoint, MissingCheckpointError, open_checkpoint
+from rl_training.experiment.config import TrainConfig, load_config
+from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.evaluator import evaluate
+from rl_training.runtime.policy import Policy
+from rl_training.runtime.run import TrainResult
+from rl_training.runtime.setup import Seeds, describe_spaces, env_source, eval_envs
+
+
+def train(
+    config: TrainConfig,
+    *,
+    run_suffix: str | None = None,
+    callbacks: Sequence[Callback] = (),
+    env: EnvSource | None = None,
+    quiet: bool = True,
+) -> TrainResult:
+    """Train what the config says, from the beginning. `quiet=False` shows progress."""
+    return _call_trainer(config, run_suffix=run_suffix, callbacks=_with_progress(callbacks, quiet), env=env)
+
+
+def resume_training(
+    path: str | Path,
+    *,
+    total_timesteps: int | None = None,
+    device: str | None = None,
+    callbacks: Sequence[Callback] = (),
+    env: EnvSource | None = None,
+    quiet: bool = True,
+) -> TrainResult:
+    """Go on in the same run directory, exactly as if the run had never stopped.
+
+    `total_timesteps` is absolute and moves only the end: schedules keep the original total. A run with no checkpoint yet starts over.
+    """
+    checkpoint: Checkpoint | None
+    try:
+        checkpoint = open_checkpoint(path)
+        if not checkpoint.manifest.get("for_resume", True) and _is_run_directory(Path(path)):
+            raise MissingCheckpointError(f"{path}: this run has no checkpoint to resume yet", run_dir=Path(path))
+        config = checkpoint.config
+    except MissingCheckpointError as missing:
+        if missing.run_dir is None:
+            raise
+        checkpoint, config = None, load_config(missing.run_dir / "config.yaml")
+        callbacks = _with_progress(callbacks, quiet)
+        run_dir = missing.run_dir
+        return _call_trainer(_moved(config, 0, total_timesteps, device), callbacks=callbacks, env=env, restart_in=run_dir)
+    config = _moved(config, checkpoint.step, total_timesteps, device)
+    return _call_trainer(config, callbacks=_with_progress(callbacks, quiet), env=env, resume_from=checkpoint)
+
+
+def evaluate_checkpoint(path: str | Path, *, num_episodes: int = 20, seed: int | None = None, env: EnvSource | None = None) -> dict[str, float]:
+    """Greedy episodes with a checkpoint's policy; another `seed` plays other episodes than the run's own evaluations."""
+    if num_episodes < 1:
+        raise ConfigError(f"the number of episodes must be at least 1, got {num_episodes}")
+    checkpoint = open_checkpoint(path)
+    config = checkpoint.config
+    policy = _policy(checkpoint, "cpu")
+    torch.set_num_threads(int(config.threads) if config.threads != "auto" else 1)
+    make = eval_envs(config, env_source(config, env), statistics=lambda: _statistics(checkpoint), seed=seed)
+    return evaluate(policy.network, make, num_episodes=num_episodes, device=torch.device("cpu")).metrics()
+
+
+def load_policy(path: str | Path, *, device: str = "cpu") -> Policy:
+    """The policy in a checkpoint: reads the manifest and the model file, and makes no environment."""
+    return _policy(open_checkpoint(path), device)
+
+
+def fresh_policy(config: TrainConfig, env: EnvSource | None = None) -> Policy:
+    """The untrained policy a run of this config would start from."""
+    envs = make_envs(env_source(config, env), num_envs=1, seed=config.seed, env_kwargs=config.env_kwargs)
+    spaces = describe_spaces(envs)
+    envs.close()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(Seeds.of(config.seed).network)
+        network = _network_builder(config)(config.settings, spaces)
+    return Policy(network, spaces, epsilon=getattr(config.settings, "epsilon_end", 0.0))
+
+
+def _call_trainer(config: TrainConfig, **options: Any) -> TrainResult:
+    result: TrainResult = config.spec.train_fn(config, **options)
+    return result
+
+
+def _with_progress(callbacks: Sequence[Callback], quiet: bool) -> tuple[Callback, ...]:
+    if quiet:
+        return tuple(callbacks)
+    from rl_training.runtime.progress import Progress
+
+    return (*callbacks, Progress())
+
+
+def _moved(config: TrainConfig, step: int, total_timesteps: int | None, device: str | None) -> TrainConfig:
+    changes: dict[str, Any] = {}
+    if total_timesteps is not None:
+        if total_timesteps < step:
+            raise ConfigError(f"total_timesteps is absolute and this checkpoint is at step {step} already, got {total_timesteps}")
+        changes = {"total_timesteps": total_timesteps, "schedule_timesteps": config.horizon}
+    if device is not None:
+        changes["device"] = device
+    return config.replace(**changes) if changes else config
+
+
+def _is_run_directory(path: Path) -> bool:
+    return (path / "config.yaml").is_file()
+
+
+def _network_builder(config: TrainConfig) -> Any:
+    """`build_network(settings, spaces)` of the module that holds the row's trainer."""
+    module = importlib.import_module(config.spec.train_fn.__module__)
+    return module.build_network
+
+
+def _policy(checkpoint: Checkpoint, device: str) -> Policy:
+    spaces = checkpoint.manifest.get("spaces")
+    if not isinstance(spaces, dict):
+        raise CheckpointError(f"{checkpoint.path / 'manifest.json'}: spaces is missing")
+    config = checkpoint.config
+    with torch.random.fork_rng(devices=[]):
+        network = _network_builder(config)(config.settings, spaces)
+    try:
+        network.load_state_dict(checkpoint.load_model())
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())
+        raise CheckpointError(f"{checkpoint.path / 'model.safetensors'}: does not fit the network of its config: {reason}") from None
+    return Policy(network.to(device), spaces, epsilon=getattr(config.settings, "epsilon_end", 0.0))
+
+
+def _statistics(checkpoint: Checkpoint) -> Any:
+    """The normalisers' state, read only where the environment has normalisers."""
+    names = {name if isinstance(name, str) else next(iter(name)) for name in checkpoint.config.env_kwargs.get("wrappers", ())}
+    if not any(name.startswith("normalize") for name in names):
+        return {}
+    return checkpoint.load_training()["actor"]["envs"]["statistics"]
