@@ -28,7 +28,7 @@ FORMAT_VERSION = 1
 _STEP = re.compile(r"step_(0|[1-9]\d*)")
 
 
-class MissingCheckpointError(CheckpointError):
+class MissingCheckpoint(CheckpointError):
     """There is no checkpoint here (yet): `run_dir` is the run's directory where the path is one."""
 
     def __init__(self, message: str, run_dir: Path | None = None) -> None:
@@ -128,7 +128,7 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
     """The checkpoint at `path`: its directory, a file in it, `latest` or `best`, or a run's directory (its latest)."""
     given = Path(path)
     if not given.exists() and not given.is_symlink():
-        raise MissingCheckpointError(f"{given}: no such checkpoint")
+        raise MissingCheckpoint(f"{given}: no such checkpoint")
     place = given.parent if given.is_file() else given
     if place.is_symlink() and place.name in ("latest", "best"):
         linked = _linked(place.parent, place.name)
@@ -145,8 +145,8 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
     if found is not None:
         return Checkpoint(found)
     if is_run:
-        raise MissingCheckpointError(f"{given}: this run has no checkpoint yet", run_dir=place)
-    raise MissingCheckpointError(f"{given}: neither a checkpoint nor a run's directory")
+        raise MissingCheckpoint(f"{given}: this run has no checkpoint yet", run_dir=place)
+    raise MissingCheckpoint(f"{given}: neither a checkpoint nor a run's directory")
 
 
 class CheckpointStore:

@@ -101,7 +101,10 @@ def join_state(tree: object, tensors: Mapping[str, Tensor], *, source: str) -> S
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Writes `tensors` and waits until they are on the disk."""
     try:
+        path.touch()
+        mode = path.stat().st_mode  # as the user's umask has it; safetensors makes its file private
         save_file(dict(tensors), path)
+        path.chmod(mode)
         sync(path)
     except SafetensorError as error:  # how safetensors reports a full disk
         raise RunError(f"{path}: cannot be written ({' '.join(str(error).split())})") from error
