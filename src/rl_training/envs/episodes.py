@@ -1,8 +1,8 @@
 """Episodes that can be seeded one by one and played again.
 
-Any deterministic Gymnasium environment is resumed exactly without pickling it: episode k of environment i always begins from the same seed, so the
-seed and the actions since the last reset *are* its state. `ReplayableEpisodes` is the outermost wrapper of each environment, inside the vector
-environment, so that it sees the resets an autoreset makes, in this process or in a worker.
+Any deterministic Gymnasium environment is resumed exactly without pickling it: episode k of environment i always begins from the same
+seed, so the seed and the actions since the last reset *are* its state. `ReplayableEpisodes` is the outermost wrapper of each environment,
+inside the vector environment, so that it sees the resets an autoreset makes, in this process or in a worker.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def episode_seed(seed: int, stream: str, env_index: int, episode: int) -> int:
-    """The seed of one episode: SeedSequence((run seed, stream, environment, episode)), as 31 bits because some environments hold it in a C int.
+    """The seed of one episode: SeedSequence((run seed, stream, environment, episode)); 31 bits, because some environments keep a C int.
 
     `stream` ("train", "evaluation", ...) keeps purposes apart: two streams of one run seed share no episodes.
     """
@@ -31,11 +31,11 @@ def episode_seed(seed: int, stream: str, env_index: int, episode: int) -> int:
 
 
 class EpisodeRecord(TypedDict):
-    """Where an environment stands: its episode, the actions since its reset, and whether that episode is over (NEXT_STEP waits for a step to reset)."""
+    """Where an environment stands."""
 
     episode: int
-    actions: Array  # [t, ...]
-    ended: bool
+    actions: Array  # [t, ...] since its reset
+    ended: bool  # the episode is over and its reset has not come yet, as between two steps of NEXT_STEP
 
 
 class Replay(TypedDict):
@@ -49,7 +49,7 @@ class Replay(TypedDict):
 class ReplayableEpisodes(gym.Wrapper[Any, Any, Any, Any]):
     """Seeds every episode, records its actions, plays a record again, and names the environment whose code fails.
 
-    A discrete action reaches the environment as a Python int, whatever the backend hands over, so that a replay repeats the very same calls.
+    A discrete action reaches the environment as a Python int, whatever the backend hands over, so that a replay makes the very same calls.
     """
 
     def __init__(self, env: gym.Env[Any, Any], *, seed: int, stream: str, env_index: int) -> None:
@@ -64,7 +64,7 @@ class ReplayableEpisodes(gym.Wrapper[Any, Any, Any, Any]):
         self.replay: Replay | None = None  # what the last such reset found
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begins the next episode from its own seed (`seed` is ignored), or plays `resume_from` again and returns the observation it arrives at."""
+        """Begins the next episode from its own seed (`seed` is ignored), or plays `resume_from` again and returns where it arrives."""
         record, self.resume_from = self.resume_from, None
         if record is None:
             return self._begin(options)
@@ -106,10 +106,15 @@ class ReplayableEpisodes(gym.Wrapper[Any, Any, Any, Any]):
         self._actions = []
         self._ended = self._reset_due = False
         try:
-            return self.env.reset(seed=episode_seed(self._seed, self._stream, self._env_index, episode), options=options)
+            return self.env.reset(seed=episode_seed(self._seed, self._stream, self._env_index, episode), options=options or None)
         except Exception as error:  # as above
             raise self._failure(error) from error
 
     def _failure(self, error: Exception) -> RunError:
-        where = f"step {len(self._actions)} of its episode {self.next_episode - 1}" if self._actions else f"the reset of its episode {self.next_episode - 1}"
-        return RunError(f"environment {self._env_index} raised {type(error).__name__} in {where}: {error}")
+        when = f"step {len(self._actions)}" if self._actions else "the reset"
+        return RunError(f"environment {self._env_index} raised {one_line(error)} in {when} of its episode {self.next_episode - 1}")
+
+
+def one_line(error: Exception) -> str:
+    """Type and message, for errors that are shown without a traceback."""
+    return " ".join(f"{type(error).__name__}: {error}".split())

@@ -1,6 +1,6 @@
 """Running normalisation of observations and rewards, with its own state, frozen in evaluation.
 
-It lives in the adapter, not in an environment's wrapper, so that all environments share one set of statistics and a replayed episode leaves them alone.
+It lives in the adapter, not in an environment's wrapper: all environments share one set of statistics, and a replay leaves them alone.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class ObservationNormalizer:
 
 
 class RewardNormalizer:
-    """clip(r / √(var(R) + eps), ±clip), R the discounted return so far, R ← γR + r, from 0 at each episode's start (arXiv:2005.12729, app. A)."""
+    """clip(r / √(var(R) + eps), ±clip), R ← γR + r the discounted return so far, from 0 at each episode's start (arXiv:2005.12729, A.2)."""
 
     def __init__(self, num_envs: int, *, gamma: float = 0.99, clip: float = 10.0, eps: float = 1e-8, update: bool = True) -> None:
         self.moments = RunningMoments(())

@@ -14,6 +14,8 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
+from rl_training.errors import SpaceError
+
 if TYPE_CHECKING:
     from rl_training.types import Array
 
@@ -27,6 +29,9 @@ class SerialVectorEnv(VectorEnv[Any, Any, Any]):
     def __init__(self, env_fns: Sequence[Callable[[], gym.Env[Any, Any]]]) -> None:
         self.envs = [make() for make in env_fns]
         first = self.envs[0]
+        for i, env in enumerate(self.envs):
+            if env.observation_space != first.observation_space or env.action_space != first.action_space:
+                raise SpaceError(f"environment {i} has other spaces than environment 0: {env.observation_space}, {env.action_space}")
         self.num_envs = len(self.envs)
         self.metadata = {**first.metadata, "autoreset_mode": AutoresetMode.SAME_STEP}
         self.render_mode = first.render_mode

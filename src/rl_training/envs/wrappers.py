@@ -1,4 +1,4 @@
-"""The wrappers a config can name: `env_kwargs: {wrappers: [flatten, {keep: {indices: [0, 2]}}]}`, applied in the order written, innermost first.
+"""The wrappers a config can name: `env_kwargs: {wrappers: [flatten, {keep: {indices: [0, 2]}}]}`, the innermost first.
 
 `normalize_observation` and `normalize_reward` are kept by the adapter (normalize.py), so they come last. `register_wrapper` adds a name.
 """
@@ -10,7 +10,7 @@ import inspect
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, SupportsFloat, TypeAlias
+from typing import Any, NamedTuple, SupportsFloat, TypeAlias, cast
 
 import gymnasium as gym
 import numpy as np
@@ -43,9 +43,9 @@ class Wrappers:
         for name, arguments in self.per_env:
             try:
                 env = _TABLE[name](env, **arguments)
+            except UserError:
+                raise
             except (TypeError, ValueError, AssertionError) as error:
-                if isinstance(error, UserError):
-                    raise
                 raise UserError(f"wrapper {name} cannot be used with {arguments}: {error}") from error
         return env
 
@@ -63,7 +63,7 @@ def parse_wrappers(entries: Any) -> Wrappers:
 
 
 def register_wrapper(name: str, wrap: Wrap) -> None:
-    """Adds `wrap(env, **arguments) -> gymnasium.Env` under a name that configs can use. Keep it deterministic, or exact resume is lost (and said)."""
+    """Adds `wrap(env, **arguments) -> gymnasium.Env` under a name configs can use. Keep it deterministic, or exact resume is lost (and said)."""
     if name in _TABLE or name in _ADAPTER:
         raise UserError(f"there is a wrapper named {name} already")
     _TABLE[name] = wrap
@@ -75,7 +75,7 @@ def wrapper_names() -> tuple[str, ...]:
 
 def _parse_entry(entry: Any) -> WrapperCall:
     if isinstance(entry, str):
-        name, arguments = entry, {}
+        name, arguments = entry, cast("dict[str, Any]", {})
     elif isinstance(entry, Mapping) and len(entry) == 1:
         name, arguments = next(iter(entry.items()))
         arguments = {} if arguments is None else arguments
@@ -93,7 +93,8 @@ def _parse_entry(entry: Any) -> WrapperCall:
         for argument in arguments:
             if argument not in names:
                 raise UserError(f"env_kwargs.wrappers: {name} has no argument {argument!r}; {_nearest(str(argument), names)}")
-    missing = [p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL) and p.name not in arguments]
+    needed = [p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+    missing = [needed_name for needed_name in needed if needed_name not in arguments]
     if missing:
         raise UserError(f"env_kwargs.wrappers: {name} needs {', '.join(missing)}")
     return WrapperCall(name, dict(arguments))
@@ -114,7 +115,7 @@ class _Keep(gym.ObservationWrapper[Any, Any, Any]):
         super().__init__(env)
         space = _vector_space("keep", env)
         size = space.shape[0]
-        if not indices or not all(isinstance(i, int) and not isinstance(i, bool) and 0 <= i < size for i in indices):
+        if not indices or not all(_is_whole(i, 0) and i < size for i in indices):
             raise UserError(f"wrapper keep: indices must be whole numbers from 0 to {size - 1}, not {indices!r}")
         self._indices = np.array(indices)
         self.observation_space = spaces.Box(space.low[self._indices], space.high[self._indices], dtype=space.dtype.type)
@@ -129,7 +130,7 @@ class _FrameStack(gym.Wrapper[Any, Any, Any, Any]):
         space = env.observation_space
         if not isinstance(space, spaces.Box):
             raise SpaceError(f"wrapper frame_stack needs a Box observation, not {space}; put `flatten` before it")
-        if not isinstance(size, int) or size < 1:
+        if not _is_whole(size, 1):
             raise UserError(f"wrapper frame_stack: size must be a whole number of at least 1, not {size!r}")
         self._frames: deque[Any] = deque(maxlen=size)
         self._join: Callable[[Sequence[Any]], Array] = np.concatenate if len(space.shape) == 1 else np.stack
@@ -188,6 +189,10 @@ class ZeroBasedActions(gym.ActionWrapper[Any, Any, Any]):
         return action + self._start
 
 
+def _is_whole(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
 def _vector_space(name: str, env: AnyEnv) -> spaces.Box:
     space = env.observation_space
     if not isinstance(space, spaces.Box) or len(space.shape) != 1:
@@ -206,7 +211,7 @@ def flatten(env: AnyEnv) -> AnyEnv:
 
 
 def frame_stack(env: AnyEnv, size: int = 4) -> AnyEnv:
-    """The last `size` observations, oldest first, the first one repeated at an episode's start: vectors joined to one, others stacked in front."""
+    """The last `size` observations, oldest first, the first repeated at an episode's start: vectors are joined, others stacked in front."""
     return _FrameStack(env, size)
 
 
