@@ -1,21 +1,47 @@
 """Networks: torsos, heads and their combinations."""
 
-from rl_training.models.heads import NO_DRAWS, Draws, Head, ScalarHead
+from rl_training.models.build import build_lstm_q_network, build_mlp_q_network
+from rl_training.models.heads import (
+    NO_DRAWS,
+    CategoricalHead,
+    Draws,
+    Head,
+    HeadKeywords,
+    HeadKind,
+    ImplicitHead,
+    QuantileHead,
+    ScalarHead,
+    make_head,
+)
 from rl_training.models.layers import NoisyLinear
+from rl_training.models.mlp_c51_q_network import MLPC51QNetwork
+from rl_training.models.mlp_iqn_network import MLPIQNetwork
 from rl_training.models.mlp_q_network import MLPQNetwork
+from rl_training.models.mlp_qr_q_network import MLPQRQNetwork
 from rl_training.models.q_network import CoreState, QNetwork, epsilon_greedy
 from rl_training.models.recurrent.lstm_q_network import LSTMQNetwork, RecurrentAction
 
 __all__ = [
     "NO_DRAWS",
+    "CategoricalHead",
     "CoreState",
     "Draws",
     "Head",
+    "HeadKeywords",
+    "HeadKind",
+    "ImplicitHead",
     "LSTMQNetwork",
+    "MLPC51QNetwork",
+    "MLPIQNetwork",
     "MLPQNetwork",
+    "MLPQRQNetwork",
     "NoisyLinear",
     "QNetwork",
+    "QuantileHead",
     "RecurrentAction",
     "ScalarHead",
+    "build_lstm_q_network",
+    "build_mlp_q_network",
     "epsilon_greedy",
+    "make_head",
 ]

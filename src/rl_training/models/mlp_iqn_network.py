@@ -1,0 +1,43 @@
+"""Fully connected IQN networks (arXiv:1806.06923): the quantile of the return at any level, per action."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rl_training.models.heads import ImplicitHead
+from rl_training.models.q_network import QNetwork
+from rl_training.models.torsos import MLPTorso
+
+
+class MLPIQNetwork(QNetwork):
+    """obs [B, obs_dim] → quantiles [B, A, N] at the N levels of its draws, or at `num_acting_quantiles` midpoints; acts on their mean.
+
+    The layers before the last hidden one are the features ψ that the embedding of τ multiplies (with one hidden layer: the observation).
+    """
+
+    def __init__(
+        self,
+        obs_dim: int,
+        action_dim: int,
+        hidden_sizes: Sequence[int],
+        num_quantiles: int = 64,
+        num_target_quantiles: int = 64,
+        num_acting_quantiles: int = 32,
+        embedding_dim: int = 64,
+        dueling: bool = False,
+        noisy: bool = False,
+        noisy_sigma: float = 0.5,
+    ) -> None:
+        torso = MLPTorso(obs_dim, hidden_sizes[:-1])
+        head = ImplicitHead(
+            torso.out_dim,
+            action_dim,
+            num_quantiles=num_quantiles,
+            num_target_quantiles=num_target_quantiles,
+            num_acting_quantiles=num_acting_quantiles,
+            embedding_dim=embedding_dim,
+            hidden_sizes=hidden_sizes[-1:],
+            dueling=dueling,
+            noisy_sigma=noisy_sigma if noisy else None,
+        )
+        super().__init__(torso, head)
