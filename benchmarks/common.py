@@ -1,0 +1,148 @@
+"""What every benchmark shares: interleaved rounds, medians and ratios, and a JSON record that says what was measured where."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+Contender = Callable[[], float]
+"""One measurement: runs for a while and returns its rate (per second)."""
+
+PACKAGES = ("rl-training", "torch", "numpy", "numba", "gymnasium", "stable-baselines3", "sb3-contrib", "tianshou", "cpprb")
+
+
+@dataclass(frozen=True)
+class Result:
+    """One piece of work, done by ours and by peers. Rates are per second, in the order of the rounds."""
+
+    case: str
+    unit: str
+    ours: str
+    rates: dict[str, list[float]]
+
+    def median(self, name: str) -> float:
+        return statistics.median(self.rates[name])
+
+    @property
+    def best_peer(self) -> str | None:
+        peers = [name for name in self.rates if name != self.ours]
+        return max(peers, key=self.median) if peers and self.ours in self.rates else None
+
+    @property
+    def ratio(self) -> float | None:
+        """Ours over the best peer, median over median."""
+        return None if self.best_peer is None else self.median(self.ours) / self.median(self.best_peer)
+
+    def record(self) -> dict[str, Any]:
+        medians = {name: self.median(name) for name in self.rates}
+        return {**asdict(self), "medians": medians, "best_peer": self.best_peer, "ratio": self.ratio}
+
+    def print(self) -> None:
+        print(f"\n{self.case} ({self.unit})")
+        for name, rates in self.rates.items():
+            print(f"  {name:<34} {self.median(name):>12,.0f}   rounds {min(rates):,.0f} to {max(rates):,.0f}")
+        if self.best_peer is not None:
+            paired = [a / b for a, b in zip(self.rates[self.ours], self.rates[self.best_peer], strict=True)]
+            print(f"  ours / {self.best_peer}: {self.ratio:.2f}x   rounds {min(paired):.2f} to {max(paired):.2f}", flush=True)
+
+
+def compare(case: str, unit: str, contenders: Mapping[str, Contender], *, rounds: int, ours: str = "ours") -> Result:
+    """Each contender once a round, the order turned by one each time: a slow minute of the machine falls on all of them."""
+    names = list(contenders)
+    rates: dict[str, list[float]] = {name: [] for name in names}
+    for index in range(rounds):
+        turn = index % len(names)
+        for name in names[turn:] + names[:turn]:
+            rates[name].append(contenders[name]())
+    result = Result(case, unit, ours, rates)
+    result.print()
+    return result
+
+
+def repeat_for(work: Callable[[int], object], seconds: float) -> Contender:
+    """A contender that calls `work(n)` (n repetitions) with an n that takes about `seconds`, found once, after a warm-up."""
+    n, took = 8, 0.0
+    while took < seconds / 8:
+        n *= 2
+        start = time.perf_counter()
+        work(n)
+        took = time.perf_counter() - start
+    n = max(1, round(n * seconds / took))
+
+    def measure() -> float:
+        start = time.perf_counter()
+        work(n)
+        return n / (time.perf_counter() - start)
+
+    return measure
+
+
+def machine(threads: int) -> dict[str, Any]:
+    """Hardware, versions and commit: what a number needs beside it to mean anything."""
+    import os
+
+    import torch
+
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.processor())
+    versions = {}
+    for package in PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return {
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "commit": _git("rev-parse", "HEAD"),
+        # the results themselves may be new
+        "uncommitted_changes": bool(_git("status", "--porcelain", "--", "src", "benchmarks", ":!benchmarks/results")),
+        "cpu": model,
+        "cores": os.cpu_count(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "threads": threads,
+        "platform": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "versions": versions,
+    }
+
+
+def _git(*arguments: str) -> str | None:
+    done = subprocess.run(["git", *arguments], cwd=Path(__file__).parent.parent, capture_output=True, text=True, check=False)
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def arguments(description: str | None, *, rounds: int) -> argparse.ArgumentParser:
+    """The options every benchmark has."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=rounds, help="measurements of each contender (default: %(default)s)")
+    parser.add_argument("--threads", type=int, default=1, help="torch threads (default: %(default)s)")
+    parser.add_argument("--only", default="", help="only cases whose name contains this text")
+    parser.add_argument("--json", type=Path, help="write the results here")
+    return parser
+
+
+def use_threads(threads: int) -> None:
+    import torch
+
+    torch.set_num_threads(threads)
+
+
+def save(path: Path | None, options: argparse.Namespace, results: Sequence[Result]) -> None:
+    """The record of a run: where, with what options, every rate of every round."""
+    if path is None:
+        return
+    chosen = {key: value for key, value in vars(options).items() if key != "json"}
+    record = {"machine": machine(options.threads), "options": chosen, "results": [result.record() for result in results]}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    print(f"\nwritten to {path}")
