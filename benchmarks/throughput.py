@@ -90,7 +90,7 @@ def train_single_file(total: int, *, hidden: tuple[int, ...], every: int, vector
 
 
 def train_ours(total: int, *, hidden: tuple[int, ...], every: int, threads: int) -> None:
-    from rl_training import TrainConfig
+    from rl_training.experiment.config import TrainConfig
     from rl_training.runtime.workflows import train
 
     with tempfile.TemporaryDirectory() as output_dir:
