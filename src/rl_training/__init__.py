@@ -1,5 +1,33 @@
-"""Reinforcement learning in PyTorch: value-based agents that train, evaluate and resume exactly."""
+"""Deep reinforcement learning in PyTorch: one engine, one row of data per algorithm, exact resume.
+
+    from rl_training import DQN
+    agent = DQN("CartPole-v1", learning_rate=1e-3)
+    agent.learn(50_000)
+    agent.evaluate(num_episodes=20)
+
+`rl_training.DQN` is what you train with; `rl_training.algorithms`, `.models` and `.data` hold the parts.
+Nothing heavy is loaded before it is used.
+"""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rl_training.api import DQN, DoubleDQN, DuelingDQN, ManagedAlgorithm, NoisyDQN, NStepDQN, PrioritizedDQN, TrainConfig
+
 __version__ = "0.1.0"
+
+__all__ = ["DQN", "DoubleDQN", "DuelingDQN", "ManagedAlgorithm", "NStepDQN", "NoisyDQN", "PrioritizedDQN", "TrainConfig", "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        from rl_training import api
+
+        return getattr(api, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

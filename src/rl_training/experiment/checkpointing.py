@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -147,6 +148,30 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
     if is_run:
         raise MissingCheckpoint(f"{given}: this run has no checkpoint yet", run_dir=place)
     raise MissingCheckpoint(f"{given}: neither a checkpoint nor a run's directory")
+
+
+def copy_checkpoint(source: str | Path, destination: str | Path) -> Path:
+    """A copy of the checkpoint at `source`, whole or not at all. An older checkpoint at `destination` is replaced, anything else is not."""
+    opened, final = open_checkpoint(source).path.resolve(), Path(destination)
+    if final.resolve() == opened:
+        return final
+    if (final.exists() or final.is_symlink()) and not (final / "manifest.json").is_file() and not _is_empty(final):
+        raise CheckpointError(f"{final}: exists and is no checkpoint, so nothing is written over it")
+    with failing_as_run_error(final):
+        final.parent.mkdir(parents=True, exist_ok=True)
+        temporary = final.with_name(f".new-{final.name}")
+        remove(temporary)
+        try:
+            shutil.copytree(opened, temporary)
+            remove(final)
+            temporary.rename(final)
+        finally:
+            remove(temporary)
+    return final
+
+
+def _is_empty(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink() and not any(path.iterdir())
 
 
 class CheckpointStore:

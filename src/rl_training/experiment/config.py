@@ -14,7 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr,
 from typing_extensions import Self
 
 from rl_training.errors import ConfigError
-from rl_training.experiment.explain import did_you_mean, nearest, one_line
+from rl_training.experiment.explain import nearest, one_line
 from rl_training.experiment.registry import AlgorithmSpec, get_algorithm_spec
 from rl_training.experiment.settings import Count, Settings, Steps
 from rl_training.experiment.yaml_text import parse_yaml
@@ -226,8 +226,9 @@ def find_config(path: str | Path) -> Path:
         return shipped
     if path.is_dir():
         raise ConfigError(f"{path}: is a folder, not a config")
-    close = did_you_mean(name.as_posix(), shipped_configs())
-    raise ConfigError(f"{path}: no such config, here or among the shipped ones{close}")
+    close = nearest(name.as_posix(), shipped_configs())
+    hint = f"; did you mean configs/{close}?" if close else " (rl-training configs lists them)"
+    raise ConfigError(f"{path}: no such config, here or among the shipped ones{hint}")
 
 
 def shipped_configs() -> tuple[str, ...]:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 def nearest(name: object, candidates: Iterable[str]) -> str | None:
     """The candidate most like `name`, or None where nothing is like it."""
-    found = difflib.get_close_matches(str(name), list(candidates), n=1, cutoff=0.6)
+    found = difflib.get_close_matches(str(name), list(candidates), n=1, cutoff=0.7)
     return found[0] if found else None
 
 

@@ -1,0 +1,31 @@
+"""One class per row of the registry: the names users import."""
+
+from __future__ import annotations
+
+from rl_training.api.managed import ManagedAlgorithm
+
+__all__ = ["DQN", "DoubleDQN", "DuelingDQN", "ManagedAlgorithm", "NStepDQN", "NoisyDQN", "PrioritizedDQN"]
+
+
+class DQN(ManagedAlgorithm, row="dqn"):
+    """Deep Q-network: replay and a target network (arXiv:1312.5602)."""
+
+
+class DoubleDQN(ManagedAlgorithm, row="double_dqn"):
+    """DQN whose online network selects the target's action (arXiv:1509.06461)."""
+
+
+class DuelingDQN(ManagedAlgorithm, row="dueling_dqn"):
+    """DQN with separate value and advantage streams (arXiv:1511.06581)."""
+
+
+class NoisyDQN(ManagedAlgorithm, row="noisy_dqn"):
+    """DQN that explores by learned noise in its weights (arXiv:1706.10295)."""
+
+
+class PrioritizedDQN(ManagedAlgorithm, row="prioritized_dqn"):
+    """DQN that replays surprising transitions more often (arXiv:1511.05952)."""
+
+
+class NStepDQN(ManagedAlgorithm, row="n_step_dqn"):
+    """DQN with multi-step returns (Sutton & Barto 2018, ch. 7)."""

@@ -1,0 +1,187 @@
+"""`ManagedAlgorithm`: what users import, train, ask and save. All the work is done by runtime/workflows.py."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from typing_extensions import Self
+
+from rl_training.errors import CheckpointError, ConfigError, UserError
+from rl_training.experiment.config import TrainConfig, callable_env_id
+from rl_training.experiment.explain import did_you_mean
+from rl_training.experiment.registry import get_algorithm_spec
+
+if TYPE_CHECKING:
+    from rl_training.runtime.callbacks import Callback
+    from rl_training.runtime.policy import Policy
+    from rl_training.runtime.run import TrainResult
+
+DEFAULTS = {"seed": 0, "total_timesteps": 50_000, "output_dir": "runs"}
+"""What `DQN("CartPole-v1")` takes for the keys a config file has to have. A first `learn(n)` puts `n` for an unsaid total."""
+
+_CLASSES: dict[str, str] = {}
+
+
+class ManagedAlgorithm:
+    """One row of the registry as an object.
+
+    `DQN(config)`, or `DQN("CartPole-v1", learning_rate=1e-3, num_envs=4, ...)` with any key of a config or of the row's `algo_kwargs`.
+    Instead of an environment's id, a callable that makes one will do; such a run is loaded and resumed by passing it again as `env`.
+
+    A class for a row of your own: `class Mine(ManagedAlgorithm, row="mine"): ...`.
+    """
+
+    row: ClassVar[str]
+
+    def __init_subclass__(cls, *, row: str, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        cls.row = row
+        _CLASSES.setdefault(row, cls.__name__)
+
+    def __init__(self, config: TrainConfig | str | Callable[..., Any], /, **keywords: Any) -> None:
+        self._env: Callable[..., Any] | None = None
+        self._total_is_unsaid = not isinstance(config, TrainConfig) and "total_timesteps" not in keywords
+        if isinstance(config, TrainConfig):
+            self._check_row(config.algo, "this config")
+            base = dict(config)
+        else:
+            if callable(config):
+                self._env, config = config, callable_env_id(config)
+            base = {**DEFAULTS, "algo": self.row, "env_id": config}
+        self.config = TrainConfig(**{**base, **_sorted_keywords(self.row, keywords, base.get("algo_kwargs", {}))})
+        self.checkpoint_path: Path | None = None
+        """The newest checkpoint of what this object has learned or loaded."""
+        self._goes_on_in_place = True
+        self._policy: Policy | None = None
+
+    def learn(
+        self,
+        total_timesteps: int | None = None,
+        *,
+        callbacks: Sequence[Callback] = (),
+        env: Callable[..., Any] | None = None,
+        quiet: bool = True,
+    ) -> TrainResult:
+        """Trains `total_timesteps` more environment steps (None: up to the config's total) and returns the result.
+
+        A later call goes on exactly where the last one stopped; ε, β and the learning rate keep the schedule of the config's total.
+        """
+        from rl_training.runtime import workflows
+
+        if total_timesteps is not None and total_timesteps < 1:
+            raise UserError(f"total_timesteps must be >= 1, got {total_timesteps}")
+        watched = (*callbacks, self._watcher())
+        self._policy = None
+        if self.checkpoint_path is None:
+            if total_timesteps is None:
+                config = self.config
+            elif self._total_is_unsaid:
+                config = self.config = self.config.replace(total_timesteps=total_timesteps)
+            else:
+                config = self.config.replace(total_timesteps=total_timesteps, schedule_timesteps=self.config.horizon)
+            result = workflows.train(config, callbacks=watched, env=env or self._env, quiet=quiet)
+        else:
+            from rl_training.experiment.checkpointing import open_checkpoint
+
+            step = open_checkpoint(self.checkpoint_path).step
+            end = max(step, self.config.total_timesteps) if total_timesteps is None else step + total_timesteps
+            with self._place_to_go_on() as path:
+                result = workflows.resume_training(path, total_timesteps=end, callbacks=watched, env=env or self._env, quiet=quiet)
+        self.checkpoint_path, self._goes_on_in_place, self._total_is_unsaid = result.checkpoint_path, True, False
+        return result
+
+    def predict(self, obs: Any, state: Any = None, episode_start: Any = None, deterministic: bool = True) -> tuple[Any, Any]:
+        """Actions for one observation or a batch, and the state to pass in next time (recurrent rows; others carry nothing)."""
+        if self._policy is None:
+            from rl_training.runtime import workflows
+
+            if self.checkpoint_path is None:
+                self._policy = workflows.fresh_policy(self.config, env=self._env)
+            else:
+                self._policy = workflows.load_policy(self.checkpoint_path)
+        return self._policy.predict(obs, state, episode_start, deterministic)
+
+    def evaluate(self, num_episodes: int = 20, *, seed: int | None = None) -> dict[str, float]:
+        """Greedy episodes with what was learned last: a dict with `eval_return_mean`, `eval_return_std`, ..."""
+        from rl_training.runtime import workflows
+
+        return workflows.evaluate_checkpoint(self._trained("evaluate"), num_episodes=num_episodes, seed=seed, env=self._env)
+
+    def save(self, path: str | Path) -> Path:
+        """Copies the newest checkpoint to the directory `path`: `load` and `resume` take it, and so does the command line."""
+        from rl_training.experiment.checkpointing import copy_checkpoint
+
+        return copy_checkpoint(self._trained("save"), path)
+
+    @classmethod
+    def load(cls, path: str | Path, *, env: Callable[..., Any] | None = None) -> Self:
+        """What a checkpoint holds, to ask, evaluate or train on; training goes on in a new run and leaves that one as it is."""
+        loaded = cls.resume(path, env=env)
+        loaded._goes_on_in_place = False
+        return loaded
+
+    @classmethod
+    def resume(cls, checkpoint: str | Path, *, env: Callable[..., Any] | None = None) -> Self:
+        """The run a checkpoint belongs to: `learn()` goes on in its directory, from this checkpoint, as if it had never stopped."""
+        from rl_training.experiment.checkpointing import open_checkpoint
+
+        opened = open_checkpoint(checkpoint)
+        if opened.config.algo != cls.row:
+            raise CheckpointError(f"{checkpoint}: {_wrong_row(opened.config.algo, cls)}")
+        resumed = cls(opened.config)
+        resumed._env, resumed.checkpoint_path = env, opened.path
+        return resumed
+
+    def _check_row(self, algo: str, what: str) -> None:
+        if algo != self.row:
+            raise ConfigError(f"{what}: {_wrong_row(algo, type(self))}")
+
+    def _trained(self, verb: str) -> Path:
+        if self.checkpoint_path is None:
+            raise UserError(f"there is nothing to {verb} before learn() or load()")
+        return self.checkpoint_path
+
+    @contextlib.contextmanager
+    def _place_to_go_on(self) -> Iterator[Path]:
+        """The checkpoint to train on from. A copy stands in no run's directory, so a loaded one goes on in a new one."""
+        path = self._trained("resume")
+        if self._goes_on_in_place:
+            yield path
+            return
+        from rl_training.experiment.checkpointing import copy_checkpoint
+
+        with tempfile.TemporaryDirectory() as folder:
+            yield copy_checkpoint(path, Path(folder) / "checkpoint")
+
+    def _watcher(self) -> Callback:
+        """Notes every checkpoint, so that an interrupted `learn` can go on."""
+        from rl_training.runtime.callbacks import Callback
+
+        algorithm = self
+
+        class Watcher(Callback):
+            def on_checkpoint(self, run: Any, path: Path) -> None:
+                algorithm.checkpoint_path, algorithm._goes_on_in_place = path, True
+
+        return Watcher()
+
+
+def _wrong_row(algo: str, cls: type[ManagedAlgorithm]) -> str:
+    right = _CLASSES.get(algo)
+    return f"is of {algo}, and {cls.__name__} is {cls.row}" + (f"; use rl_training.{right}" if right else "")
+
+
+def _sorted_keywords(row: str, keywords: Mapping[str, Any], algo_kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Keywords as a config has them: its own keys at the top, the row's under `algo_kwargs`."""
+    top = TrainConfig.model_fields.keys() - {"algo", "env_id"}
+    inner = get_algorithm_spec(row).settings.model_fields.keys()
+    unknown = next((key for key in keywords if key not in top and key not in inner), None)
+    if unknown is not None:
+        raise ConfigError(f"{unknown} is not a key of a config or of {row}{did_you_mean(unknown, top | inner)}")
+    values = {key: value for key, value in keywords.items() if key in top}
+    given = {key: value for key, value in keywords.items() if key in inner}
+    return {**values, "algo_kwargs": {**algo_kwargs, **(values.get("algo_kwargs") or {}), **given}}
