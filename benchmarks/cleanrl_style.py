@@ -6,6 +6,7 @@ Nothing of ours is used. Adam on separate parameters, a NumPy ring for replay, a
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import gymnasium as gym
@@ -17,7 +18,7 @@ from torch import nn
 
 def q_network(obs_dim: int, actions: int, hidden: tuple[int, ...]) -> nn.Sequential:
     sizes, layers = (obs_dim, *hidden), []
-    for i, o in zip(sizes[:-1], sizes[1:], strict=True):
+    for i, o in pairwise(sizes):
         layers += [nn.Linear(i, o), nn.ReLU()]
     return nn.Sequential(*layers, nn.Linear(sizes[-1], actions))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import statistics
 import subprocess
@@ -68,28 +69,34 @@ def compare(case: str, unit: str, contenders: Mapping[str, Contender], *, rounds
     return result
 
 
+_clock: Callable[[], float] = time.perf_counter
+
+
+def clock() -> float:
+    """Seconds, of the wall or (`--clock cpu`) of this process's work."""
+    return _clock()
+
+
 def repeat_for(work: Callable[[int], object], seconds: float) -> Contender:
     """A contender that calls `work(n)` (n repetitions) with an n that takes about `seconds`, found once, after a warm-up."""
     n, took = 8, 0.0
     while took < seconds / 8:
         n *= 2
-        start = time.perf_counter()
+        start = clock()
         work(n)
-        took = time.perf_counter() - start
+        took = clock() - start
     n = max(1, round(n * seconds / took))
 
     def measure() -> float:
-        start = time.perf_counter()
+        start = clock()
         work(n)
-        return n / (time.perf_counter() - start)
+        return n / (clock() - start)
 
     return measure
 
 
 def machine(threads: int) -> dict[str, Any]:
     """Hardware, versions and commit: what a number needs beside it to mean anything."""
-    import os
-
     import torch
 
     cpuinfo = Path("/proc/cpuinfo")
@@ -110,6 +117,7 @@ def machine(threads: int) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "threads": threads,
+        "load_average": os.getloadavg(),
         "platform": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "versions": versions,
@@ -126,15 +134,21 @@ def arguments(description: str | None, *, rounds: int) -> argparse.ArgumentParse
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=rounds, help="measurements of each contender (default: %(default)s)")
     parser.add_argument("--threads", type=int, default=1, help="torch threads (default: %(default)s)")
+    parser.add_argument(
+        "--clock", choices=("wall", "cpu"), default="wall", help="cpu counts this process's own work: steadier on a machine that others use"
+    )
     parser.add_argument("--only", default="", help="only cases whose name contains this text")
     parser.add_argument("--json", type=Path, help="write the results here")
     return parser
 
 
-def use_threads(threads: int) -> None:
+def prepare(options: argparse.Namespace) -> None:
+    """Threads and clock, as the options say."""
     import torch
 
-    torch.set_num_threads(threads)
+    global _clock
+    _clock = time.process_time if options.clock == "cpu" else time.perf_counter
+    torch.set_num_threads(options.threads)
 
 
 def save(path: Path | None, options: argparse.Namespace, results: Sequence[Result]) -> None:

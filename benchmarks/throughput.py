@@ -1,14 +1,14 @@
 """Environment steps per second of DQN on CartPole, whole loop: act, step, store, sample, update. One environment, no compilation.
 
-All of them run the same work: the same environment (which takes the time itself, at its `--warm`-th and its last step, so that imports,
-set-up and final evaluation count for nobody), networks of the same sizes, batch 64, Huber loss, Adam, a fixed ε, the target copied every 500 steps.
+All of them do the same work: the same environment (which looks at the clock itself, at its `--warm`-th and its last step, so that
+imports, set-up and final evaluation count for nobody), networks of the same sizes, batch 64, Huber loss, Adam, a fixed ε, the target
+copied every 500 steps.
 Ours clips the gradient norm, as Stable-Baselines3 does and the single-file loop does not; ours alone also writes its usual logs.
 """
 
 from __future__ import annotations
 
 import tempfile
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar
@@ -17,7 +17,7 @@ import gymnasium as gym
 from gymnasium.envs.classic_control import CartPoleEnv
 
 from benchmarks import cleanrl_style
-from benchmarks.common import Contender, arguments, compare, save, use_threads
+from benchmarks.common import Contender, arguments, clock, compare, prepare, save
 
 ENV_ID = "TimedCartPole-v1"
 LEARNING_STARTS, BATCH, CAPACITY, TARGET, EPSILON = 500, 64, 100_000, 500, 0.1
@@ -37,7 +37,7 @@ class TimedCartPole(CartPoleEnv):
     def step(self, action: Any) -> Any:
         self.count += 1
         if self.count == self.first or self.count == self.last:
-            self.marks.setdefault(self.count, time.perf_counter())  # the training environment gets there before any evaluation
+            self.marks.setdefault(self.count, clock())  # the training environment gets there before any evaluation
         return super().step(action)
 
 
@@ -128,7 +128,7 @@ def main() -> None:
     parser.add_argument("--warm", type=int, default=1_500, help="steps before the clock starts (default: %(default)s)")
     parser.add_argument("--steps", type=int, default=6_000, help="steps on the clock (default: %(default)s)")
     options = parser.parse_args()
-    use_threads(options.threads)
+    prepare(options)
     gym.register(id=ENV_ID, entry_point=TimedCartPole, max_episode_steps=500)
     results = []
     for hidden in ((64, 64), (120, 84)):
