@@ -52,8 +52,3 @@ class DQN(QLearner):
             adam_eps=adam_eps,
             seed=seed,
         )
-
-    @property
-    def last_td_errors(self) -> Tensor:
-        """|δ| of the last update, [B]."""
-        return self.last_priorities

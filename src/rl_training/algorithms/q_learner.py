@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import TypedDict
 
 from rl_training.algorithms.adam import FlatAdam
 from rl_training.algorithms.rules import Rule, RuleLoss
@@ -28,21 +30,37 @@ def reduce_loss(loss: Tensor, mask: Tensor | None, weights: Tensor | None) -> Te
 class LazyMetrics(Mapping[str, Tensor]):
     """Metrics that are computed when somebody reads them, since most updates are never logged."""
 
-    def __init__(self, loss: Tensor, parts: RuleLoss, mask: Tensor | None) -> None:
+    def __init__(self, loss: Tensor, parts: RuleLoss, mask: Tensor | None, extra: Mapping[str, Callable[[], Tensor]] | None = None) -> None:
         self._loss, self._mask = loss, mask
-        self._parts = {"q_value_mean": parts.q_value, "target_mean": parts.target, "td_error_mean": parts.td_error}
+        self._parts: dict[str, Tensor | Callable[[], Tensor]] = {
+            "q_value_mean": parts.q_value,
+            "target_mean": parts.target,
+            "td_error_mean": parts.td_error,
+            **(extra or {}),
+        }
 
     def __getitem__(self, name: str) -> Tensor:
         if name == "loss":
             return self._loss
+        part = self._parts[name]
         with torch.no_grad():
-            return reduce_loss(self._parts[name].detach(), self._mask, None)
+            return reduce_loss((part if isinstance(part, Tensor) else part()).detach(), self._mask, None)
 
     def __iter__(self) -> Iterator[str]:
         return iter(("loss", *self._parts))
 
     def __len__(self) -> int:
         return 1 + len(self._parts)
+
+
+class LearnerOptions(TypedDict, total=False):
+    """What every learner takes beside its network, view and rule; the defaults are QLearner's."""
+
+    double_q: bool
+    tau: float  # of a target update; 1 copies
+    max_grad_norm: float | None
+    adam_eps: float
+    seed: int
 
 
 class QLearner:
@@ -77,6 +95,7 @@ class QLearner:
         self.generator = torch.Generator(self._flat.device).manual_seed(seed)
         self.last_step = 0
         self._priorities: Tensor | None = None
+        self._td_errors: Tensor | None = None
 
     @property
     def last_priorities(self) -> Tensor:
@@ -87,6 +106,13 @@ class QLearner:
 
     def current_learning_rate(self, global_step: int) -> float:
         return self.learning_rate(global_step) if callable(self.learning_rate) else self.learning_rate
+
+    @property
+    def last_td_errors(self) -> Tensor:
+        """|δ| of the last update as its rule reports it, [B] or [T, B]."""
+        if self._td_errors is None:
+            raise RuntimeError("no update has been made yet")
+        return self._td_errors
 
     def align(self, batch: Batch) -> Aligned:
         return self.view.align(batch, self.q_network, self.target_network, double_q=self.double_q, generator=self.generator)
@@ -107,12 +133,14 @@ class QLearner:
         loss, parts, aligned = self.evaluate_loss(batch)
         grads = torch.autograd.grad(loss, self._parameters, allow_unused=True, materialize_grads=True)
         self.optimizer.step(grads, self.current_learning_rate(global_step), self.max_grad_norm)
-        self._priorities = self.priorities(parts, aligned)
+        self._priorities, self._td_errors = self.priorities(parts, aligned), parts.td_error
         crossed = global_step // self.target_update_interval - self.last_step // self.target_update_interval
         self.last_step = global_step
         for _ in range(crossed if self.tau < 1 else min(crossed, 1)):
             self.sync_target()
-        return UpdateResult(LazyMetrics(loss.detach(), parts, aligned.mask), 1)
+        of = (aligned.bootstrap, aligned.rewards, aligned.discounts)
+        extra = {name: partial(metric, *of) for name, metric in self.rule.extra_metrics.items()}
+        return UpdateResult(LazyMetrics(loss.detach(), parts, aligned.mask, extra), 1)
 
     @torch.no_grad()
     def sync_target(self) -> None:

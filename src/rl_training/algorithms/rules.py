@@ -6,11 +6,13 @@ A rule works on any rank: `...` is [B] for transitions and [T, B] for sequences.
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Mapping
+from typing import ClassVar, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
+from rl_training.algorithms.distributional_losses import clipped_share, cross_entropy, entropy, midpoints, project, quantile_huber_loss
 from rl_training.algorithms.value_losses import huber, rescale, td_target, unrescale
 
 
@@ -24,8 +26,17 @@ class RuleLoss(NamedTuple):
     td_error: Tensor  # |δ|
 
 
+ExtraMetric = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""(bootstrap, rewards, discounts) → one number per element, [...]."""
+
+
 class Rule(Protocol):
     """One kind of TD learning."""
+
+    @property
+    def extra_metrics(self) -> Mapping[str, ExtraMetric]:
+        """What this rule alone reports beside the metrics of all, computed only when somebody reads it."""
+        ...
 
     def target(self, bootstrap: Tensor, rewards: Tensor, discounts: Tensor) -> Tensor:
         """The finished target, from the target network's numbers for the chosen next action, [...] or [..., N]."""
@@ -36,19 +47,112 @@ class Rule(Protocol):
         ...
 
 
+def bellman(rewards: Tensor, discounts: Tensor, values: Tensor, *, value_rescaling: bool) -> Tensor:
+    """R + Γ·z, or R2D2's h(R + Γ·h⁻¹(z)), of values [...] or [..., N] with rewards and discounts [...].
+
+    Both map return distributions atom by atom and quantile by quantile, since they rise with z.
+    """
+    if values.ndim > rewards.ndim:
+        rewards, discounts = rewards.unsqueeze(-1), discounts.unsqueeze(-1)
+    if value_rescaling:
+        return rescale(td_target(rewards, discounts, unrescale(values)))
+    return td_target(rewards, discounts, values)
+
+
 class ScalarRule:
     """Huber loss on the TD error, δ = y − Q(s, a) (Mnih et al. 2015); by option in R2D2's rescaled space:
     y = h(R + Γ·h⁻¹(Q')), and δ and the priority live there too."""
+
+    extra_metrics: ClassVar[Mapping[str, ExtraMetric]] = {}
 
     def __init__(self, *, value_rescaling: bool = False) -> None:
         self.value_rescaling = value_rescaling
 
     def target(self, bootstrap: Tensor, rewards: Tensor, discounts: Tensor) -> Tensor:
-        if self.value_rescaling:
-            return rescale(td_target(rewards, discounts, unrescale(bootstrap)))
-        return td_target(rewards, discounts, bootstrap)
+        return bellman(rewards, discounts, bootstrap, value_rescaling=self.value_rescaling)
 
     def loss(self, chosen: Tensor, target: Tensor, taus: Tensor | None = None) -> RuleLoss:
         error = (chosen - target).detach().abs_()
         loss = torch.nn.functional.huber_loss(chosen, target, reduction="none") if chosen.requires_grad else huber(chosen - target)
         return RuleLoss(loss, error, chosen, target, error)
+
+
+class CategoricalRule:
+    """C51 (arXiv:1707.06887): cross-entropy to the projected distribution of R + Γ·Z'. Numbers are logits over the atoms.
+
+    The priority is the KL divergence from target to prediction (arXiv:1710.02298), which unlike the cross-entropy falls to 0 where the
+    prediction is right; the TD error reported is the difference of the means. With `value_rescaling` atoms and means are in h-space.
+    """
+
+    def __init__(self, *, num_atoms: int, v_min: float, v_max: float, value_rescaling: bool = False) -> None:
+        if num_atoms < 2 or not v_min < v_max:
+            raise ValueError(f"a support needs num_atoms >= 2 and v_min < v_max, got {num_atoms}, {v_min} and {v_max}")
+        self.num_atoms, self.v_min, self.v_max, self.value_rescaling = num_atoms, v_min, v_max, value_rescaling
+        self.support = torch.linspace(v_min, v_max, num_atoms)
+        self.extra_metrics: Mapping[str, ExtraMetric] = {"clipped_share": self.clipped_share}
+
+    def _moved(self, rewards: Tensor, discounts: Tensor) -> Tensor:
+        self.support = self.support.to(rewards.device)  # moves once, then is free
+        support = self.support.expand(*rewards.shape, self.num_atoms)
+        return bellman(rewards, discounts, support, value_rescaling=self.value_rescaling)
+
+    def target(self, bootstrap: Tensor, rewards: Tensor, discounts: Tensor) -> Tensor:
+        """The projected distribution, [..., N]. After a termination Γ is 0 and all mass is at R."""
+        return project(torch.softmax(bootstrap, -1), self._moved(rewards, discounts), self.v_min, self.v_max)
+
+    def clipped_share(self, bootstrap: Tensor, rewards: Tensor, discounts: Tensor) -> Tensor:
+        """The target mass that left the support: returns that this run has and its atoms cannot say, [...]."""
+        return clipped_share(torch.softmax(bootstrap, -1), self._moved(rewards, discounts), self.v_min, self.v_max)
+
+    def loss(self, chosen: Tensor, target: Tensor, taus: Tensor | None = None) -> RuleLoss:
+        loss = cross_entropy(chosen, target)
+        with torch.no_grad():
+            q_value, target_mean = torch.softmax(chosen, -1) @ self.support, target @ self.support
+            kl = (loss - entropy(target)).clamp_(min=0)  # rounding alone makes it negative
+        return RuleLoss(loss, kl, q_value, target_mean, (target_mean - q_value).abs_())
+
+
+class QuantileRule:
+    """Quantile regression of R + Γ·Z', Huber-smoothed: QR-DQN (arXiv:1710.10044) at fixed levels, IQN (arXiv:1806.06923) at sampled ones.
+
+    Priority and TD error are the mean absolute TD error over all pairs of quantiles, mean_ij |target_j − θ_i|: for a single quantile DQN's
+    |δ|. With `value_rescaling` quantiles are in h-space.
+    """
+
+    extra_metrics: ClassVar[Mapping[str, ExtraMetric]] = {}
+
+    def __init__(self, *, kappa: float = 1.0, value_rescaling: bool = False) -> None:
+        if kappa < 0:
+            raise ValueError(f"kappa must be >= 0, got {kappa}")
+        self.kappa, self.value_rescaling = kappa, value_rescaling
+        self._levels = midpoints(1)
+
+    def target(self, bootstrap: Tensor, rewards: Tensor, discounts: Tensor) -> Tensor:
+        """The moved quantiles, [..., M]."""
+        return bellman(rewards, discounts, bootstrap, value_rescaling=self.value_rescaling)
+
+    def loss(self, chosen: Tensor, target: Tensor, taus: Tensor | None = None) -> RuleLoss:
+        if taus is None:
+            count = chosen.shape[-1]
+            if len(self._levels) != count or self._levels.device != chosen.device:
+                self._levels = midpoints(count, chosen.device)
+            taus = self._levels
+        loss, error = quantile_huber_loss(chosen, taus, target, self.kappa)
+        return RuleLoss(loss, error, chosen.detach().mean(-1), target.mean(-1), error)
+
+
+def make_rule(
+    head: Literal["scalar", "categorical", "quantile", "implicit"],
+    *,
+    kappa: float = 1.0,
+    v_min: float = -10.0,
+    v_max: float = 10.0,
+    num_atoms: int = 51,
+    value_rescaling: bool = False,
+) -> Rule:
+    """The rule of a kind of head; each takes what is its own of the keywords."""
+    if head == "categorical":
+        return CategoricalRule(num_atoms=num_atoms, v_min=v_min, v_max=v_max, value_rescaling=value_rescaling)
+    if head in ("quantile", "implicit"):
+        return QuantileRule(kappa=kappa, value_rescaling=value_rescaling)
+    return ScalarRule(value_rescaling=value_rescaling)

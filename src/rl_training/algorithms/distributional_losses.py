@@ -1,0 +1,136 @@
+"""Distributional TD learning as pure functions of any rank, in the papers' notation.
+
+Shapes are the legend's (types.py): a leading `...` is [B] for transitions and [T, B] for sequences; N atoms or predicted quantiles,
+M target quantiles.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rl_training.types import Array
+
+
+def midpoints(count: int, device: torch.device | None = None) -> Tensor:
+    """τ̂_i = (2i − 1)/(2N), i = 1…N: the levels whose quantiles minimise W₁ to the distribution (arXiv:1710.10044, lemma 2). [N]"""
+    return (torch.arange(count, device=device, dtype=torch.float32) + 0.5) / count
+
+
+def project(probabilities: Tensor, atoms: Tensor, v_min: float, v_max: float) -> Tensor:
+    """The distribution on N equidistant atoms of [v_min, v_max] nearest to one on moved atoms (arXiv:1707.06887, eq. 7).
+
+    Each moved atom shares its mass between its two neighbours on the support, in proportion to nearness; mass beyond an end goes to
+    that end. Mass is kept, and so is the mean wherever nothing is clipped.
+
+    probabilities: [..., N], the mass of each moved atom; atoms: [..., N], where it moved to. Returns [..., N].
+    """
+    last = probabilities.shape[-1] - 1
+    b = ((atoms - v_min) * (last / (v_max - v_min))).clamp_(0, last)
+    lower = b.floor()
+    above = (b - lower).mul_(probabilities)
+    index = lower.long()
+    # p − p(b − l), not p(u − b): keeps the mass when b is an integer, where l and u are the same atom.
+    projected = torch.zeros_like(probabilities).scatter_add_(-1, index, probabilities - above)
+    return projected.scatter_add_(-1, index.add_(1).clamp_(max=last), above)
+
+
+def clipped_share(probabilities: Tensor, atoms: Tensor, v_min: float, v_max: float) -> Tensor:
+    """The mass that `project` has to move to an end of the support because its atom left it, [...].
+
+    An atom within 1/1000 of a step of the end counts as inside: r + γ·v_max = v_max holds only up to rounding.
+    """
+    slack = (v_max - v_min) / (probabilities.shape[-1] - 1) * 1e-3
+    outside = (atoms < v_min - slack) | (atoms > v_max + slack)
+    return (probabilities * outside).sum(-1)
+
+
+def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
+    """−Σ_i m_i log p_i with p = softmax(logits), [..., N] each → [...]: C51's loss (arXiv:1707.06887, algorithm 1)."""
+    return -(target * torch.log_softmax(logits, -1)).sum(-1)
+
+
+def entropy(probabilities: Tensor) -> Tensor:
+    """−Σ_i p_i log p_i, [..., N] → [...]."""
+    terms: Tensor = torch.special.entr(probabilities)
+    return terms.sum(-1)
+
+
+class QuantileLoss(NamedTuple):
+    """Both [...]: the loss (with gradient) and the mean absolute pairwise TD error, mean_ij |u_ij|."""
+
+    loss: Tensor
+    mean_abs_error: Tensor
+
+
+def quantile_huber_loss(theta: Tensor, tau: Tensor, target: Tensor, kappa: float = 1.0) -> QuantileLoss:
+    """Quantile Huber loss of QR-DQN (arXiv:1710.10044, eq. 10) and, with sampled τ, of IQN (arXiv:1806.06923, eq. 3).
+
+    L = Σ_i mean_j |τ_i − 1{u_ij < 0}| · H_κ(u_ij) / κ,   u_ij = target_j − theta_i;   κ = 0: H_κ(u)/κ becomes |u|
+
+    theta: [..., N] predicted quantiles; tau: [N] or [..., N] their levels; target: [..., M], no gradient.
+
+    The gradient, ∂L/∂theta_i = −mean_j |τ_i − 1{u_ij < 0}| · clip(u_ij/κ, −1, 1), comes out of the same pass as the loss.
+    """
+    loss, error = _QuantileHuber.apply(theta, tau.detach(), target.detach(), kappa)  # type: ignore[no-untyped-call]  # torch's own
+    return QuantileLoss(loss, error)
+
+
+class _QuantileHuber(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, theta: Tensor, tau: Tensor, target: Tensor, kappa: float) -> tuple[Tensor, Tensor]:
+        on_cpu = theta.device.type == "cpu" and theta.dtype in (torch.float32, torch.float64)
+        evaluate = _compiled if on_cpu and not torch.compiler.is_compiling() else _pairwise
+        loss, gradient, error = evaluate(theta, tau, target, kappa)
+        ctx.save_for_backward(gradient)
+        ctx.mark_non_differentiable(error)
+        return loss, error
+
+    @staticmethod
+    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor, None, None, None]:
+        (gradient,) = ctx.saved_tensors
+        return gradient * outer[0].unsqueeze(-1), None, None, None
+
+
+def _pairwise(theta: Tensor, tau: Tensor, target: Tensor, kappa: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Loss, gradient and mean |u| with torch alone: on an accelerator, and inside a compiled step, where it becomes one kernel."""
+    u = target.unsqueeze(-2) - theta.unsqueeze(-1)  # [..., N, M]
+    weight = torch.where(u < 0, 1 - tau.unsqueeze(-1), tau.unsqueeze(-1))
+    size = u.abs()
+    slope = (u / kappa).clamp_(-1, 1) if kappa > 0 else u.sign()
+    height = size - (0.5 * kappa) * slope.abs()  # H_κ(u)/κ = |slope| · (|u| − κ|slope|/2)
+    loss = (weight * slope.abs() * height).mean(-1).sum(-1)
+    return loss, -(weight * slope).mean(-1), size.mean((-2, -1))
+
+
+def _compiled(theta: Tensor, tau: Tensor, target: Tensor, kappa: float) -> tuple[Tensor, Tensor, Tensor]:
+    """The same by the numba kernel, which leaves no intermediate in memory."""
+    dtype, shape = theta.dtype, theta.shape
+    x = _rows(theta, dtype)
+    levels = _rows(tau if tau.ndim == 1 else tau.expand(shape), dtype)
+    loss, error, gradient = np.empty(len(x), x.dtype), np.empty(len(x), x.dtype), np.empty_like(x)
+    _kernel()(x, levels, _rows(target, dtype), x.dtype.type(kappa), loss, gradient, error)
+    out = torch.from_numpy(loss), torch.from_numpy(gradient), torch.from_numpy(error)
+    return out if theta.ndim == 2 else (out[0].view(shape[:-1]), out[1].view(shape), out[2].view(shape[:-1]))
+
+
+def _rows(x: Tensor, dtype: torch.dtype) -> Array:
+    """[..., K] as a contiguous NumPy array [R, K]."""
+    x = x.detach()
+    if x.ndim != 2:
+        x = x.reshape(-1, x.shape[-1])
+    if x.dtype != dtype:
+        x = x.to(dtype)
+    rows: Array = x.contiguous().numpy()
+    return rows
+
+
+@cache
+def _kernel() -> Any:
+    from rl_training.algorithms.quantile_kernel import quantile_huber_kernel
+
+    return quantile_huber_kernel

@@ -1,0 +1,38 @@
+"""IQN (arXiv:1806.06923): quantile regression of the return's distribution at sampled levels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from typing_extensions import Unpack
+
+from rl_training.algorithms.q_learner import LearnerOptions, QLearner, Schedule
+from rl_training.algorithms.rules import QuantileRule
+from rl_training.algorithms.views import TransitionView
+
+
+class IQN(QLearner):
+    """y_j = R + Γ·Z⁻_{τ'_j}(s', a*); quantile Huber loss of Z_{τ_i}(s, a), with τ and τ' drawn anew for each sample and update.
+
+    `q_network` has an ImplicitHead, whose sample counts are N and N' (MLPIQNetwork). The next action is greedy in the mean over the levels
+    already drawn (the target's N', or the online network's N with double-Q) instead of over K more: one forward pass less.
+    """
+
+    def __init__(
+        self,
+        q_network: Any,
+        learning_rate: float | Schedule,
+        gamma: float,
+        target_update_interval: int,
+        *,
+        kappa: float = 1.0,
+        **options: Unpack[LearnerOptions],
+    ) -> None:
+        super().__init__(
+            q_network,
+            view=TransitionView(gamma=gamma),
+            rule=QuantileRule(kappa=kappa),
+            learning_rate=learning_rate,
+            target_update_interval=target_update_interval,
+            **options,
+        )
