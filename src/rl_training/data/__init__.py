@@ -1,0 +1,9 @@
+"""Replay buffers and what they are made of."""
+
+from __future__ import annotations
+
+from rl_training.data.n_step import NStepAccumulator
+from rl_training.data.prioritized_replay_buffer import PrioritizedReplayBuffer
+from rl_training.data.replay_buffer import ReplayBuffer
+
+__all__ = ["NStepAccumulator", "PrioritizedReplayBuffer", "ReplayBuffer"]

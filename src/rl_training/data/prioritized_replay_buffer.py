@@ -1,0 +1,47 @@
+"""Proportional prioritized replay (arXiv:1511.05952) with stratified sampling and importance weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from rl_training.data.replay_buffer import ReplayBuffer
+from rl_training.data.sampled_ring import Priorities
+
+if TYPE_CHECKING:
+    from rl_training.types import Batch
+
+
+class PrioritizedReplayBuffer(ReplayBuffer):
+    """`ReplayBuffer` whose transitions are drawn with P(i) ∝ (|priority_i| + priority_eps)^alpha.
+
+    New transitions get the largest raw priority seen so far (1 at the start). A batch takes one draw from each of B strata of equal
+    probability. On the CPU a numba sum tree, elsewhere a flat cumulative sum that never asks the host (samplers.py).
+    """
+
+    def __init__(
+        self,
+        capacity: int,
+        obs_shape: Sequence[int],
+        action_shape: Sequence[int] = (),
+        obs_dtype: Any = torch.float32,
+        device: str | torch.device = "cpu",
+        seed: int = 0,
+        *,
+        alpha: float = 0.6,
+        priority_eps: float = 1e-6,
+        action_dtype: Any = torch.int64,
+    ) -> None:
+        priorities = Priorities(alpha, priority_eps)
+        super().__init__(capacity, obs_shape, action_shape, obs_dtype, device, seed, action_dtype=action_dtype, _priorities=priorities)
+
+    def sample(self, batch_size: int, beta: float | Tensor = 0.4) -> Batch:
+        """`ReplayBuffer.sample` + `indices` [B] int64 and `weights` [B] float32 = (N·P(i))^−β over their maximum in the batch."""
+        return self._without_placeholder(self._ring.sample(batch_size, beta))
+
+    def update_priorities(self, indices: Any, priorities: Any) -> None:
+        """Raw magnitudes [B], such as |TD error|, for the slots a sample named. One that is not finite is a RunError (on the CPU)."""
+        self._ring.update_priorities(indices, priorities)

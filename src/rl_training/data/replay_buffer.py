@@ -1,0 +1,103 @@
+"""Uniform experience replay (Lin 1992; arXiv:1312.5602): a ring of transitions that may carry their own discount."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from rl_training.data.sampled_ring import Priorities, SampledRing
+from rl_training.data.storage import Field, as_array, as_torch_dtype
+
+if TYPE_CHECKING:
+    from rl_training.types import Batch, State
+
+
+class ReplayBuffer:
+    """Ring of `capacity` transitions, sampled uniformly with replacement.
+
+    Holds `obs` and `next_obs` `[*obs_shape]`, `actions` `[*action_shape]`, `rewards`, `dones` (termination only) and, where they
+    are given, `discounts` (γ^k·(1−terminated)): with every transition or with none.
+    """
+
+    def __init__(
+        self,
+        capacity: int,
+        obs_shape: Sequence[int],
+        action_shape: Sequence[int] = (),
+        obs_dtype: Any = torch.float32,
+        device: str | torch.device = "cpu",
+        seed: int = 0,
+        *,
+        action_dtype: Any = torch.int64,
+        _priorities: Priorities | None = None,
+    ) -> None:
+        obs = Field(tuple(obs_shape), as_torch_dtype(obs_dtype))
+        scalar = Field((), torch.float32)
+        fields = {"obs": obs, "next_obs": obs, "rewards": scalar, "dones": scalar, "discounts": scalar}
+        fields["actions"] = Field(tuple(action_shape), as_torch_dtype(action_dtype))
+        self._ring = SampledRing(capacity, fields, device=device, seed=seed, priorities=_priorities)
+        self._has_discounts: bool | None = None  # fixed by the first transition
+        self.capacity = capacity
+        self.device = self._ring.storage.device
+
+    def __len__(self) -> int:
+        return self._ring.storage.size
+
+    @property
+    def num_transitions(self) -> int:
+        return self._ring.storage.size
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes allocated for transitions."""
+        return self._ring.storage.nbytes
+
+    @property
+    def generator(self) -> Any:
+        """What sampling draws from: a NumPy generator on the CPU, a torch one elsewhere (a CUDA graph must register it)."""
+        return self._ring.sampler.generator
+
+    def add(self, *, obs: Any, actions: Any, rewards: Any, next_obs: Any, dones: Any, discounts: Any = None) -> None:
+        """One transition, of array-likes."""
+        one = {"obs": obs, "actions": actions, "rewards": rewards, "next_obs": next_obs, "dones": dones, "discounts": discounts}
+        self.add_batch(**{name: None if value is None else as_array(value)[None] for name, value in one.items()})
+
+    def add_batch(self, *, obs: Any, actions: Any, rewards: Any, next_obs: Any, dones: Any, discounts: Any = None) -> None:
+        """Transitions with a leading axis (possibly none), oldest first, of array-likes. They are copied."""
+        rewards = as_array(rewards)
+        count = len(rewards)
+        if count == 0:
+            return
+        given = discounts is not None
+        if self._has_discounts is not given:
+            if self._has_discounts is not None:
+                raise ValueError("give `discounts` with every transition of a buffer or with none")
+            self._has_discounts = given
+        values = {
+            "obs": as_array(obs),
+            "next_obs": as_array(next_obs),
+            "rewards": rewards,
+            "dones": as_array(dones),
+            "discounts": as_array(discounts) if given else rewards,  # a place holder that no batch carries
+            "actions": as_array(actions),
+        }
+        self._ring.add(values, count)
+
+    def sample(self, batch_size: int) -> Batch:
+        """`obs, actions, rewards, next_obs, dones`, and `discounts` if the transitions carry them: `[B, ...]` on the device."""
+        return self._without_placeholder(self._ring.sample(batch_size))
+
+    def _without_placeholder(self, batch: Batch) -> Batch:
+        if not self._has_discounts:
+            del batch["discounts"]
+        return batch
+
+    def state_dict(self, *, copy: bool = True) -> State:
+        """The rows in use and the sampler. `copy=False` shares the rows' memory, for a checkpoint that is written at once."""
+        return {"has_discounts": self._has_discounts, **self._ring.state_dict(copy=copy)}
+
+    def load_state_dict(self, state: State) -> None:
+        self._ring.load_state_dict(state)
+        self._has_discounts = state["has_discounts"]

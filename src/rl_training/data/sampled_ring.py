@@ -1,0 +1,77 @@
+"""Storage + sampler: what all four replay buffers are made of. An item is a transition or a chunk of an episode."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from rl_training.data.samplers import FlatSampler, Sampler, SumTreeSampler, UniformSampler
+from rl_training.data.storage import Field, RingStorage
+
+if TYPE_CHECKING:
+    from rl_training.types import Array, Batch, State
+
+
+class Priorities(NamedTuple):
+    """P(i) ∝ (|priority_i| + eps)^alpha (arXiv:1511.05952, eq. 1)."""
+
+    alpha: float
+    eps: float
+
+
+class SampledRing:
+    """A ring of items, drawn uniformly or (with `priorities`) in proportion to priority."""
+
+    def __init__(
+        self, capacity: int, fields: Mapping[str, Field], *, device: str | torch.device, seed: int, priorities: Priorities | None
+    ) -> None:
+        on_cpu = torch.device(device).type == "cpu"
+        # a tree has a seventh more nodes than leaves; the flat sampler holds priorities and their cumulative sum
+        reserve = 0 if priorities is None else (8 * capacity * 8 // 7 if on_cpu else 16 * capacity)
+        self.storage = RingStorage(capacity, fields, device, reserve=reserve)
+        self.prioritized = priorities is not None
+        self.sampler: Sampler
+        if priorities is None:
+            self.sampler = UniformSampler(self.storage.device, seed)
+        elif priorities.alpha < 0 or priorities.eps < 0:
+            raise ValueError(f"alpha and priority_eps must not be negative, got {priorities.alpha} and {priorities.eps}")
+        elif on_cpu:
+            self.sampler = SumTreeSampler(capacity, alpha=priorities.alpha, eps=priorities.eps, seed=seed)
+        else:
+            self.sampler = FlatSampler(capacity, alpha=priorities.alpha, eps=priorities.eps, seed=seed, device=self.storage.device)
+
+    def add(self, values: Mapping[str, Array], count: int) -> None:
+        """Write items with a leading axis. More than fit: the last ones stay."""
+        capacity = self.storage.capacity
+        if count > capacity:
+            values, count = {name: value[-capacity:] for name, value in values.items()}, capacity
+        start = self.storage.add(values, count)
+        stop = start + count
+        self.sampler.insert(start, min(stop, capacity))
+        if stop > capacity:
+            self.sampler.insert(0, stop - capacity)
+
+    def sample(self, batch_size: int, beta: float | Tensor = 0.0) -> Batch:
+        """Fields `[B, *shape]`; + `indices` [B] int64 and `weights` [B] float32 when prioritized."""
+        storage = self.storage
+        if storage.size == 0:
+            raise ValueError("cannot sample from an empty buffer")
+        indices, weights = self.sampler.sample(batch_size, storage.live_size, beta)
+        batch = storage.gather(indices)
+        if weights is not None:
+            batch["indices"] = indices if isinstance(indices, Tensor) else torch.from_numpy(indices)
+            batch["weights"] = weights
+        return batch
+
+    def update_priorities(self, indices: Any, priorities: Any) -> None:
+        self.sampler.update(indices, priorities, self.storage.size)
+
+    def state_dict(self, *, copy: bool) -> State:
+        return {"storage": self.storage.state_dict(copy=copy), "sampler": self.sampler.state_dict(self.storage.size)}
+
+    def load_state_dict(self, state: State) -> None:
+        self.storage.load_state_dict(state["storage"])
+        self.sampler.load_state_dict(state["sampler"])

@@ -1,0 +1,198 @@
+"""Which slots the next batch comes from. Each sampler owns the generator it draws from and saves it.
+
+Uniform, or proportional to priority (arXiv:1511.05952): by a sum tree on the CPU (`SumTreeSampler`, numba) and by a flat cumulative
+sum elsewhere (`FlatSampler`, torch only, no host synchronisation, static shapes: it can live in a CUDA graph).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rl_training.data.storage import as_array
+from rl_training.errors import RunError
+
+if TYPE_CHECKING:
+    from rl_training.types import Array, State
+
+
+Generator: TypeAlias = np.random.Generator | torch.Generator
+
+
+class Sampler(Protocol):
+    """Chooses slots. `size` is the number of slots in use: a number on the CPU, a device tensor elsewhere (see `RingStorage.live_size`)."""
+
+    @property
+    def generator(self) -> Generator: ...
+
+    def insert(self, start: int, stop: int) -> None:
+        """Slots `start … stop-1` hold new items."""
+        ...
+
+    def sample(self, batch_size: int, size: int | Tensor, beta: float | Tensor) -> tuple[Array | Tensor, Tensor | None]:
+        """Slots [B], with replacement, and importance weights [B] float32 where the draw is not uniform."""
+        ...
+
+    def update(self, indices: Any, priorities: Any, size: int) -> None:
+        """Raw priorities [B] for the slots [B]."""
+        ...
+
+    def state_dict(self, size: int) -> State: ...
+
+    def load_state_dict(self, state: State) -> None: ...
+
+
+class UniformSampler:
+    """Every slot in use with equal probability."""
+
+    def __init__(self, device: torch.device, seed: int) -> None:
+        self.generator: Generator = np.random.default_rng(seed) if device.type == "cpu" else torch.Generator(device).manual_seed(seed)
+
+    def insert(self, start: int, stop: int) -> None:
+        pass  # nothing to remember about an item
+
+    def sample(self, batch_size: int, size: int | Tensor, beta: float | Tensor) -> tuple[Array | Tensor, None]:
+        # a float64 uniform below 1 times `size` never rounds up to it: the slot is always in use
+        if isinstance(self.generator, np.random.Generator):
+            slots: Array = (self.generator.random(batch_size) * size).astype(np.int64)
+            return slots, None
+        return (torch.rand(batch_size, generator=self.generator, device=self.generator.device, dtype=torch.float64) * size).long(), None
+
+    def update(self, indices: Any, priorities: Any, size: int) -> None:
+        raise TypeError("a uniform buffer has no priorities")
+
+    def state_dict(self, size: int) -> State:
+        return {"generator": generator_state(self.generator)}
+
+    def load_state_dict(self, state: State) -> None:
+        load_generator_state(self.generator, state["generator"])
+
+
+class SumTreeSampler:
+    """P(i) ∝ (|priority_i| + eps)^alpha, one draw from each of B equal strata, w_i = (N·P(i))^-β over their maximum in the batch.
+
+    New items get the largest raw priority seen so far (1 at the start). Everything but the uniforms happens in numba, which is
+    imported when one is made.
+    """
+
+    def __init__(self, capacity: int, *, alpha: float, eps: float, seed: int) -> None:
+        from rl_training.data.sum_tree import SumTree
+
+        self.alpha, self.eps = alpha, eps
+        self.max_priority = 1.0
+        self.generator = np.random.default_rng(seed)
+        self.tree = SumTree(capacity)
+
+    def insert(self, start: int, stop: int) -> None:
+        self.tree.fill(start, stop, self.max_priority, self.alpha, self.eps)
+
+    def sample(self, batch_size: int, size: int | Tensor, beta: float | Tensor) -> tuple[Array | Tensor, Tensor]:
+        indices, weights = self.tree.sample(self.generator.random(batch_size), float(beta))
+        return indices, torch.from_numpy(weights)
+
+    def update(self, indices: Any, priorities: Any, size: int) -> None:
+        slots, raw = _as_vector(indices, np.int64), _as_vector(priorities, np.float64)
+        if slots.shape != raw.shape:
+            raise ValueError(f"{len(slots)} indices but {len(raw)} priorities")
+        largest = self.tree.update(slots, raw, size, self.alpha, self.eps)
+        if largest > self.max_priority:
+            self.max_priority = largest
+        elif largest < 0:
+            if not np.isfinite(raw).all():
+                raise RunError(f"a priority is not finite ({raw[~np.isfinite(raw)][0]}): the loss has diverged")
+            raise IndexError(f"indices must lie in 0 … {size - 1}, got {slots.min()} … {slots.max()}")
+
+    def state_dict(self, size: int) -> State:
+        return {
+            "alpha": self.alpha,
+            "eps": self.eps,
+            "max_priority": self.max_priority,
+            "priorities": self.tree.leaves(size).copy(),
+            "generator": generator_state(self.generator),
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        self.alpha, self.eps = float(state["alpha"]), float(state["eps"])
+        self.max_priority = float(state["max_priority"])
+        self.tree.load(as_array(state["priorities"]))
+        load_generator_state(self.generator, state["generator"])
+
+
+class FlatSampler:
+    """`SumTreeSampler`'s meaning in plain torch: O(capacity) work per sample, which a GPU does faster than it walks a tree."""
+
+    def __init__(self, capacity: int, *, alpha: float, eps: float, seed: int, device: torch.device) -> None:
+        self.alpha, self.eps = alpha, eps
+        self.generator = torch.Generator(device).manual_seed(seed)
+        self.max_priority = torch.ones((), dtype=torch.float64, device=device)
+        self.priorities = torch.zeros(capacity, dtype=torch.float64, device=device)
+
+    def _leaf(self, priorities: Tensor) -> Tensor:
+        # the bounds of sum_tree.py: in use is never 0, and sums stay finite
+        return ((priorities.abs() + self.eps) ** self.alpha).clamp(1e-150, 1e150)
+
+    def insert(self, start: int, stop: int) -> None:
+        self.priorities[start:stop] = self._leaf(self.max_priority)
+
+    def sample(self, batch_size: int, size: int | Tensor, beta: float | Tensor) -> tuple[Array | Tensor, Tensor]:
+        device = self.priorities.device
+        sums = self.priorities.cumsum(0)
+        total = sums[-1]
+        uniforms = torch.rand(batch_size, generator=self.generator, device=device, dtype=torch.float64)
+        values = (torch.arange(batch_size, device=device, dtype=torch.float64) + uniforms) * (total / batch_size)
+        # a stratum's end may round up to the total: stay strictly below it, so that a slot with weight is found
+        values = torch.minimum(values, torch.nextafter(total, torch.zeros_like(total)))
+        indices = torch.searchsorted(sums, values, right=True)
+        indices = indices.clamp_max(size - 1)  # a parallel scan may round its empty tail up by an ulp
+        drawn = self.priorities[indices]
+        weights = (drawn.min() / drawn) ** beta
+        return indices, weights.float()
+
+    def update(self, indices: Any, priorities: Any, size: int) -> None:
+        device = self.priorities.device
+        slots = torch.as_tensor(indices, device=device)
+        # no host check here: what is not finite counts as 0 rather than spoil every sum
+        raw = torch.as_tensor(priorities, device=device).detach().double().abs().nan_to_num(0.0, 0.0, 0.0)
+        self.priorities[slots] = self._leaf(raw)
+        self.max_priority.copy_(torch.maximum(self.max_priority, raw.max()))
+
+    def state_dict(self, size: int) -> State:
+        return {
+            "alpha": self.alpha,
+            "eps": self.eps,
+            "max_priority": float(self.max_priority),
+            "priorities": self.priorities[:size].clone(),
+            "generator": generator_state(self.generator),
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        self.alpha, self.eps = float(state["alpha"]), float(state["eps"])
+        self.max_priority.fill_(float(state["max_priority"]))
+        leaves = torch.as_tensor(state["priorities"])
+        self.priorities.zero_()
+        self.priorities[: len(leaves)] = leaves.to(self.priorities.device)
+        load_generator_state(self.generator, state["generator"])
+
+
+def generator_state(generator: Generator) -> Any:
+    return generator.bit_generator.state if isinstance(generator, np.random.Generator) else generator.get_state()
+
+
+def load_generator_state(generator: Generator, state: Any) -> None:
+    """Go on where the saved generator stopped. A state from another kind of device cannot be used: the draws start from the seed."""
+    if isinstance(generator, np.random.Generator):
+        if isinstance(state, dict):
+            generator.bit_generator.state = state
+    elif isinstance(state, Tensor) and state.numel() == generator.get_state().numel():
+        generator.set_state(state.cpu())
+
+
+def _as_vector(value: Any, dtype: type[np.generic]) -> Array:
+    """A contiguous 1-d array of exactly this dtype: numba compiles one version of its kernels."""
+    array = as_array(value)
+    if array.dtype != dtype or array.ndim != 1 or not array.flags.c_contiguous:
+        array = np.ascontiguousarray(array, dtype).reshape(-1)
+    return array

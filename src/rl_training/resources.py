@@ -1,0 +1,81 @@
+"""What the machine has left, so that a buffer that cannot fit is refused before it is allocated.
+
+Torch is imported only when a CUDA device is asked about.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from rl_training.errors import UserError
+
+_CGROUP_ROOT = Path("/sys/fs/cgroup")
+
+
+def available_memory(device: str = "cpu") -> int | None:
+    """Bytes that can still be allocated on `device`, or None where the system does not say."""
+    if device.startswith("cuda"):
+        return _available_cuda(device)
+    figures = [figure for figure in (_available_host(), _available_cgroup()) if figure is not None]
+    return min(figures, default=None)
+
+
+def require_memory(needed: int, *, device: str, what: str) -> None:
+    """Raise UserError with both figures when `needed` bytes do not fit on `device`."""
+    available = available_memory(device)
+    if available is not None and needed > available:
+        figures = f"needs {format_bytes(needed)} on {device}, but only {format_bytes(available)} is available"
+        raise UserError(f"{what} {figures}: lower the capacity")
+
+
+def format_bytes(count: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.4g} {unit}"
+        count /= 1024
+    return f"{count:.4g} TiB"
+
+
+def _available_cuda(device: str) -> int:
+    import torch
+
+    free, _ = torch.cuda.mem_get_info(device)
+    # memory that torch's allocator holds but does not use can be allocated too
+    return int(free) + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+
+
+def _available_host() -> int | None:
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass  # not Linux: ask POSIX instead
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):  # no sysconf (Windows), or no such name (macOS)
+        return None
+
+
+def _available_cgroup() -> int | None:
+    """The tightest memory limit among the control groups (version 2) this process is in, less what they use."""
+    try:
+        path = next(line[3:] for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::"))
+    except (OSError, StopIteration):
+        return None
+    figures = []
+    group = _CGROUP_ROOT / path.strip().lstrip("/")
+    for folder in (group, *group.parents):
+        if folder == _CGROUP_ROOT.parent:
+            break
+        try:
+            limit = int((folder / "memory.max").read_text())  # "max" where there is none
+            used = int((folder / "memory.current").read_text())
+            reclaimable = next(
+                int(line.split()[1]) for line in (folder / "memory.stat").read_text().splitlines() if line.startswith("inactive_file ")
+            )
+        except (OSError, ValueError, StopIteration):
+            continue
+        figures.append(max(0, limit - used + reclaimable))
+    return min(figures, default=None)
