@@ -46,7 +46,7 @@ class RunningMoments:
         return {"count": self.count, "mean": self.mean.copy(), "m2": self._m2.copy()}
 
     def load_state_dict(self, state: State) -> None:
-        self.count, self.mean, self._m2 = int(state["count"]), np.array(state["mean"]), np.array(state["m2"])
+        self.count, self.mean, self._m2 = int(state["count"]), np.asarray(state["mean"]).copy(), np.asarray(state["m2"]).copy()
 
 
 class ObservationNormalizer:
@@ -101,4 +101,4 @@ class RewardNormalizer:
     def load_state_dict(self, state: State) -> None:
         self.moments.load_state_dict(state)
         if len(state["returns"]) == len(self._returns):  # an evaluation may hold another number of environments
-            self._returns = np.array(state["returns"])
+            self._returns = np.asarray(state["returns"]).copy()

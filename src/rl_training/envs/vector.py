@@ -86,9 +86,11 @@ class VectorEnvs:
         self._all, self._none = np.ones(num, np.bool_), np.zeros(num, np.bool_)
         self._all.flags.writeable = self._none.flags.writeable = False
         self._waiting: Array | None = None  # [E] bool, NEXT_STEP: those whose next step is a reset step
-        self._zeros = np.zeros(num, np.float64)
-        floats = self._dtype is not None and np.issubdtype(self._dtype, np.floating)
-        self._obs_zeros = np.zeros(num * math.prod(self.single_observation_space.shape or ()), self._dtype) if floats else None
+        # One buffer for both finite checks, so that a step counts once: rewards [E], then observations [E, ...]
+        shape = (num, *(self.single_observation_space.shape or ()))
+        self._floats = self._dtype is not None and np.issubdtype(self._dtype, np.floating)
+        self._finite_all = np.ones(num + math.prod(shape) * self._floats, np.bool_)
+        self._finite = self._finite_all[:num], self._finite_all[num:].reshape(shape if self._floats else 0)
         self._returns = np.zeros(num, np.float64)
         self._tick = 0  # vector steps; an episode's length is the ticks since it began
         self._began = np.zeros(num, np.int64)
@@ -135,20 +137,25 @@ class VectorEnvs:
             terminated[is_first] = truncated[is_first] = False
             self._began[is_first] = self._tick
         self._returns += rewards
-        if rewards.dot(self._zeros) != 0.0:
-            raise self._not_finite("reward", rewards)
-        self._require_finite("observation", obs)
+        np.isfinite(rewards, out=self._finite[0])
+        if self._floats:
+            np.isfinite(obs, out=self._finite[1])
+        if np.count_nonzero(self._finite_all) < self._finite_all.size:
+            self._require_finite("a reward", rewards)
+            self._require_finite("an observation", obs)
 
         if np.count_nonzero(terminated) or np.count_nonzero(truncated):
             ended = terminated | truncated
             truncated &= ~terminated
+            if self._mode is AutoresetMode.SAME_STEP:
+                final_obs = self._final_obs(obs, ended, infos)
             episodes = self._count(ended)
             if self._mode is AutoresetMode.NEXT_STEP:
                 self._waiting = ended
-            elif self._mode is AutoresetMode.SAME_STEP:
-                final_obs, is_first = self._final_obs(obs, ended, infos), ended
             else:
-                obs, is_first = self._reset_some(obs, ended), ended
+                is_first = ended
+            if self._mode is AutoresetMode.DISABLED:
+                obs = self._reset_some(obs, ended)
 
         self._raw = obs
         if self.observation_normalizer is not None:
@@ -182,7 +189,7 @@ class VectorEnvs:
 
     def load_state_dict(self, state: State) -> Restored:
         """Brings every environment back to where it was saved; one that does not arrive there is said and begins a fresh episode."""
-        saved = {key: np.array(value) for key, value in state.items() if key not in ("resets", "statistics")}
+        saved = {key: np.asarray(value).copy() for key, value in state.items() if key not in ("resets", "statistics")}
         if len(saved["returns"]) != self.num_envs:
             raise CheckpointError(f"the checkpoint holds {len(saved['returns'])} environments, this run has {self.num_envs}")
         if self.exact_resume and "episodes" not in saved:
@@ -263,7 +270,7 @@ class VectorEnvs:
     def _arrive(self, raw: Any, new: Array) -> Array:
         """Makes `raw` the current observations; `new` [E] are those the normaliser has not seen."""
         self._raw = obs = np.array(raw, self._dtype)
-        self._require_finite("observation", obs)
+        self._require_finite("an observation", obs)
         if self.observation_normalizer is not None:
             obs, _ = self.observation_normalizer.step(obs, obs, new, self._none)
         self.obs = obs
@@ -284,27 +291,26 @@ class VectorEnvs:
         final_obs = obs.copy()
         for i in np.flatnonzero(ended):
             final_obs[i] = infos["final_obs"][i]
-        self._require_finite("final observation", final_obs)
+        self._require_finite("an observation", final_obs)
         return final_obs
 
     def _reset_some(self, obs: Array, ended: Array) -> Array:
         first = np.array(self._guarded_reset(options={"reset_mask": ended.copy()}), self._dtype)
         obs = obs.copy()
         obs[ended] = first[ended]
-        self._require_finite("observation", obs)
+        self._require_finite("an observation", obs)
         return obs
 
     def _require_finite(self, what: str, values: Array) -> None:
-        # 0·x is 0 for a finite x and NaN otherwise: one dot product costs a third of isfinite().all()
-        if self._obs_zeros is not None and values.ravel().dot(self._obs_zeros) != 0.0:
-            raise self._not_finite(what, values)
-
-    def _not_finite(self, what: str, values: Array) -> RunError:
-        index = int(np.flatnonzero(~np.isfinite(values.reshape(self.num_envs, -1)).all(axis=1))[0])
+        """values: [E, ...]."""
+        finite = np.isfinite(values.reshape(self.num_envs, -1)).all(axis=1)
+        if finite.all():
+            return
+        index = int(np.flatnonzero(~finite)[0])
         length = int(self._tick - self._began[index])
         step = int(self._finished[1, index]) + length
-        return RunError(
-            f"environment {index} gave a {what} that is not finite at its step {step} "
+        raise RunError(
+            f"environment {index} gave {what} that is not finite at its step {step} "
             f"(step {length} of its episode {int(self._finished[0, index])}): {np.array2string(values[index], threshold=8)}"
         )
 
@@ -313,4 +319,5 @@ def _as_read(space: gym.Space[Any]) -> gym.Space[Any]:
     """The space of what we hand out: Box observations are float32, or uint8 where they are (images stay one byte a value)."""
     if not isinstance(space, gym.spaces.Box) or space.dtype in (np.float32, np.uint8):
         return space
-    return gym.spaces.Box(space.low.astype(np.float32), space.high.astype(np.float32), dtype=np.float32)
+    with np.errstate(over="ignore"):  # a bound such as the largest float64 becomes infinite
+        return gym.spaces.Box(space.low.astype(np.float32), space.high.astype(np.float32), dtype=np.float32)

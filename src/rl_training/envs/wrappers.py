@@ -63,7 +63,7 @@ def parse_wrappers(entries: Any) -> Wrappers:
 
 
 def register_wrapper(name: str, wrap: Wrap) -> None:
-    """Adds `wrap(env, **arguments) -> gymnasium.Env` under a name configs can use. Keep it deterministic, or exact resume is lost (and said)."""
+    """Adds `wrap(env, **arguments) -> gymnasium.Env` under a name configs can use; an undeterministic one costs exact resume."""
     if name in _TABLE or name in _ADAPTER:
         raise UserError(f"there is a wrapper named {name} already")
     _TABLE[name] = wrap

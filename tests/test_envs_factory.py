@@ -1,0 +1,152 @@
+"""Making environments: names, callables, backends, and what is refused with a remedy."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from rl_training.envs import make_envs, require_spaces
+from rl_training.errors import SpaceError, UserError
+
+VECTOR = spaces.Box(-1, 1, (4,), np.float32)
+ACTIONS = spaces.Discrete(2)
+
+
+def cartpole(**kwargs: Any) -> Any:
+    return make_envs("CartPole-v1", num_envs=1, seed=0, **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "message"),
+    [
+        ("CartPol-v1", "did you mean CartPole-v1"),
+        ("CartPole-v9", "did you mean CartPole-v1"),
+        ("rl_training/TMase-v0", "did you mean rl_training/TMaze-v0"),
+        ("nowhere/Nothing-v0", "no environment is registered as 'nowhere/Nothing-v0'"),
+        ("not an id!", "no environment is registered"),
+        ("no_such_module_xyz:CartPole-v1", "module no_such_module_xyz cannot be imported"),
+    ],
+)
+def test_an_unknown_environment_is_refused_with_the_nearest(env_id: str, message: str) -> None:
+    with pytest.raises(UserError, match=message) as refusal:
+        make_envs(env_id, num_envs=1, seed=0)
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_module_before_the_id_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_mazes_for_test.py").write_text(
+        "import gymnasium\ngymnasium.register('MyMaze-v0', entry_point='rl_training.envs.memory:TMaze', kwargs={'length': 2})\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    assert make_envs("my_mazes_for_test:MyMaze-v0", num_envs=1, seed=0).reset().shape == (1, 3)
+
+
+def test_env_kwargs_reach_the_environment() -> None:
+    envs = cartpole(env_kwargs={"max_episode_steps": 3, "sutton_barto_reward": True})
+    envs.reset()
+    steps = [envs.step(np.zeros(1, np.int64)) for _ in range(3)]
+    assert [step.rewards[0] for step in steps] == [0, 0, 0] and steps[-1].truncated[0]
+
+
+@pytest.mark.parametrize("vectorization", ["auto", "native"])
+def test_a_keyword_the_environment_does_not_take_is_refused(vectorization: Any) -> None:
+    with pytest.raises(UserError, match="lenght") as refusal:
+        cartpole(env_kwargs={"lenght": 3}, vectorization=vectorization)
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_callable_makes_the_environment() -> None:
+    def make(gravity: float = 9.8) -> Any:
+        env = gym.make("CartPole-v1")
+        env.unwrapped.gravity = gravity  # type: ignore[attr-defined]
+        return env
+
+    usual, none = (make_envs(make, num_envs=1, seed=0, env_kwargs=kwargs) for kwargs in ({}, {"gravity": 0.0}))
+    assert np.array_equal(usual.reset(), cartpole().reset()) and np.array_equal(usual.obs, none.reset())
+    assert not np.array_equal(usual.step(np.zeros(1, np.int64)).obs, none.step(np.zeros(1, np.int64)).obs)
+    with pytest.raises(UserError, match=r"must return a gymnasium\.Env, not int"):
+        make_envs(lambda: 3, num_envs=1, seed=0)  # type: ignore[arg-type, return-value]
+    with pytest.raises(UserError, match="registered id"):
+        make_envs(make, num_envs=1, seed=0, vectorization="native")
+
+
+def test_every_replaying_backend_gives_the_same_episodes() -> None:
+    actions = np.random.default_rng(0).integers(2, size=(60, 2))
+    traces = []
+    for vectorization in ("auto", "sync", "async"):
+        envs = make_envs("CartPole-v1", num_envs=2, seed=5, vectorization=vectorization)  # type: ignore[arg-type]
+        traces.append([envs.reset(), *(envs.step(action).obs for action in actions)])
+        envs.close()
+    assert all(np.array_equal(a, b) for trace in traces[1:] for a, b in zip(traces[0], trace, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"vectorization": "threads"}, "auto, sync, async, native"),
+        ({"num_envs": 0}, "at least 1"),
+        ({"vectorization": "native", "env": "Acrobot-v1"}, "no native vector form"),
+        ({"vectorization": "native", "env_kwargs": {"wrappers": ["flatten"]}}, "cannot wrap single environments"),
+    ],
+)
+def test_what_cannot_be_made_is_refused(kwargs: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        make_envs(**{"env": "CartPole-v1", "num_envs": 1, "seed": 0, **kwargs})
+
+
+def test_environments_with_different_spaces_are_refused() -> None:
+    names = iter(["CartPole-v1", "Acrobot-v1"])
+    with pytest.raises(SpaceError, match="environment 1 has other spaces"):
+        make_envs(lambda: gym.make(next(names)), num_envs=2, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("obs_space", "action_space", "message"),
+    [
+        (spaces.Discrete(4), ACTIONS, r"dqn cannot learn from the observation space Discrete\(4\).*`flatten`"),
+        (spaces.MultiDiscrete([2, 3]), ACTIONS, r"MultiDiscrete\(\[2 3\]\).*`flatten`"),
+        (spaces.Tuple((ACTIONS, VECTOR)), ACTIONS, "Tuple.*`flatten`"),
+        (spaces.Dict(a=VECTOR), ACTIONS, "Dict.*`flatten`"),
+        (VECTOR, VECTOR, r"dqn cannot act in the action space Box\(shape=\(4,\), float32\): it takes Discrete"),
+        (VECTOR, spaces.MultiDiscrete([2, 2]), "MultiDiscrete.*it takes Discrete"),
+    ],
+)
+def test_a_space_the_row_does_not_take_is_refused_with_a_remedy(obs_space: Any, action_space: Any, message: str) -> None:
+    with pytest.raises(SpaceError, match=message) as refusal:
+        require_spaces("dqn", obs_space, action_space)
+    assert "\n" not in str(refusal.value)
+
+
+def test_kinds_of_boxes_are_told_apart() -> None:
+    image = spaces.Box(0, 255, (84, 84, 4), np.uint8)
+    require_spaces("dqn", image, ACTIONS)
+    require_spaces("dqn", VECTOR, ACTIONS, observations=("vector",))
+    require_spaces("ppo", VECTOR, VECTOR, actions=("discrete", "box"))
+    with pytest.raises(SpaceError, match=r"one dimension.*`flatten`"):
+        require_spaces("drqn", image, ACTIONS, observations=("vector",))
+    with pytest.raises(SpaceError, match="three dimensions; wrap"):
+        require_spaces("cnn", VECTOR, ACTIONS, observations=("image",))
+
+
+def test_a_tuple_observation_is_refused_by_its_space_and_not_by_a_crash() -> None:
+    class Pair(gym.Env[Any, Any]):
+        observation_space = spaces.Tuple((ACTIONS, VECTOR))
+        action_space = ACTIONS
+
+    envs = make_envs(Pair, num_envs=2, seed=0)
+    with pytest.raises(SpaceError, match="flatten"):
+        require_spaces("dqn", envs.single_observation_space, envs.single_action_space)
+    flat = make_envs(Pair, num_envs=2, seed=0, env_kwargs={"wrappers": ["flatten"]})
+    require_spaces("dqn", flat.single_observation_space, flat.single_action_space)
+
+
+def test_environments_need_no_torch() -> None:
+    code = "import sys, rl_training.envs as e; e.make_envs('CartPole-v1', num_envs=1, seed=0).reset(); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
