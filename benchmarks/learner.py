@@ -57,7 +57,7 @@ def our_c51() -> Work:
     from rl_training.algorithms import C51DQN
     from rl_training.models import MLPC51QNetwork
 
-    return ours(C51DQN(MLPC51QNetwork(OBS_DIM, ACTIONS, 51, hidden_sizes=HIDDEN, **SUPPORT), double_q=True, **LEARNER))
+    return ours(C51DQN(MLPC51QNetwork(OBS_DIM, ACTIONS, 51, hidden_sizes=HIDDEN, **SUPPORT), double_q=True, **SUPPORT, **LEARNER))
 
 
 def our_iqn() -> Work:
@@ -72,7 +72,7 @@ def our_rainbow() -> Work:
     from rl_training.models import MLPC51QNetwork
 
     network = MLPC51QNetwork(OBS_DIM, ACTIONS, 51, hidden_sizes=HIDDEN, dueling=True, noisy=True, **SUPPORT)
-    return ours(C51DQN(network, double_q=True, **LEARNER), prioritized=True)
+    return ours(C51DQN(network, double_q=True, **SUPPORT, **LEARNER), prioritized=True)
 
 
 CASES: dict[str, dict[str, Callable[[], Work]]] = {
