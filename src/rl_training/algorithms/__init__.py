@@ -1,6 +1,26 @@
 """Update mathematics: pure losses, and the small classes that apply them."""
 
+from rl_training.algorithms.c51_dqn import C51DQN
+from rl_training.algorithms.distributional_losses import quantile_huber_loss
 from rl_training.algorithms.dqn import DQN, dqn_loss
+from rl_training.algorithms.drqn import DRQN, drqn_loss
+from rl_training.algorithms.iqn import IQN
 from rl_training.algorithms.q_learner import QLearner
+from rl_training.algorithms.qr_dqn import QRDQN
+from rl_training.algorithms.r2d2 import R2D2, r2d2_loss
+from rl_training.algorithms.rules import make_rule
 
-__all__ = ["DQN", "QLearner", "dqn_loss"]
+__all__ = [
+    "C51DQN",
+    "DQN",
+    "DRQN",
+    "IQN",
+    "QRDQN",
+    "R2D2",
+    "QLearner",
+    "dqn_loss",
+    "drqn_loss",
+    "make_rule",
+    "quantile_huber_loss",
+    "r2d2_loss",
+]

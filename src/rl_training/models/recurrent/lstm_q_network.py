@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from math import prod
 from typing import NamedTuple, TypeAlias
@@ -29,6 +30,7 @@ class LSTMQNetwork(Drawing):
     """obs → MLP encoder → LSTM → head.
 
     A sequence without an episode start inside is one `nn.LSTM` call; with `episode_starts` given, the state is zeroed wherever one begins.
+    Another `head` (categorical, quantile, implicit) takes the place of the scalar one, and then says itself whether it is dueling or noisy.
     """
 
     def __init__(
@@ -48,8 +50,12 @@ class LSTMQNetwork(Drawing):
         super().__init__()
         self.obs_shape, self.action_dim = tuple(obs_shape), action_dim
         self.hidden_size, self.num_layers = hidden_size, num_layers
-        self.encoder = MLPTorso(prod(self.obs_shape), [*encoder_hidden_sizes, features_dim])
+        # First, so that `flatten_parameters` puts it at the beginning of the flat tensor. cuDNN takes the weights where they lie only if
+        # they start their storage, all matrices before all biases; else it copies them together at every call. With one layer
+        # `parameters()` has that order. With more that copy is made: same result, and avoiding it would take an order of parameters
+        # that `nn.LSTM` does not have.
         self.lstm = nn.LSTM(features_dim, hidden_size, num_layers)
+        self.encoder = MLPTorso(prod(self.obs_shape), [*encoder_hidden_sizes, features_dim])
         self.head = head or ScalarHead(
             hidden_size, action_dim, hidden_sizes=head_hidden_sizes, dueling=dueling, noisy_sigma=noisy_sigma if noisy else None
         )
@@ -60,8 +66,8 @@ class LSTMQNetwork(Drawing):
 
     def reset_state(self, state: CoreState, episode_starts: Tensor) -> LSTMState:
         """Zeros where an episode starts ([B], true or 1), else unchanged."""
-        keep = 1 - torch.as_tensor(episode_starts, device=state[0].device).to(state[0].dtype)[:, None]
-        return state[0] * keep, state[1] * keep
+        starts = torch.as_tensor(episode_starts, device=state[0].device).bool()[:, None]
+        return state[0].masked_fill(starts, 0), state[1].masked_fill(starts, 0)
 
     def unroll(
         self, obs: Tensor, state: CoreState, episode_starts: Tensor | None = None, draws: Draws = NO_DRAWS
@@ -82,7 +88,7 @@ class LSTMQNetwork(Drawing):
         cuts = [0, *[t for t in starts.any(1).nonzero().flatten().tolist() if t > 0], len(features)]
         cores = []
         h, c = state[0], state[1]
-        for begin, end in zip(cuts[:-1], cuts[1:], strict=True):
+        for begin, end in itertools.pairwise(cuts):
             h, c = self.reset_state((h, c), starts[begin])
             core, (h, c) = self.lstm(features[begin:end], (h, c))
             cores.append(core)
@@ -111,7 +117,8 @@ class LSTMQNetwork(Drawing):
         generator: torch.Generator | None = None,
     ) -> RecurrentAction:
         """ε-greedy actions [B], without noise; a missing state is the zero state."""
-        obs = torch.as_tensor(obs)
+        like = next(self.parameters())
+        obs = torch.as_tensor(obs, dtype=like.dtype, device=like.device)
         state = self.initial_state(len(obs)) if state is None else state
         starts = torch.zeros(len(obs)) if episode_starts is None else episode_starts
         q_values, new_state = self.step(obs, state, starts)

@@ -1,0 +1,169 @@
+"""LSTMQNetwork: one LSTM call equals stepping, episode starts reset, heads and noise as in the feed-forward networks."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rl_training.algorithms import DRQN
+from rl_training.models import LSTMQNetwork, RecurrentAction
+from rl_training.models.flat import flatten_parameters
+from sequence_chunks import lstm
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("dueling", [False, True])
+def test_shapes_and_the_zero_initial_state(layers: int, dueling: bool) -> None:
+    net = LSTMQNetwork((4,), 2, 8, (16,), (12,), 6, layers, dueling=dueling)
+    h, c = net.initial_state(5)
+    assert h.shape == c.shape == (layers, 5, 6) and not h.any() and not c.any()
+    assert net.q_values_sequence(torch.randn(7, 5, 4), initial_state=(h, c)).shape == (7, 5, 2)
+    step = net.act(torch.randn(5, 4))
+    assert isinstance(step, RecurrentAction)
+    assert step.actions.shape == (5,) and step.q_values.shape == (5, 2)
+    assert step.state[0].shape == step.state[1].shape == (layers, 5, 6)
+
+
+@given(seed=st.integers(0, 1000), steps=st.integers(1, 8), layers=st.integers(1, 2), share=st.sampled_from([0.0, 0.2, 1.0]))
+def test_a_sequence_with_episode_starts_equals_stepping_through_it(seed: int, steps: int, layers: int, share: float) -> None:
+    net = lstm(seed, layers=layers)
+    generator = torch.Generator().manual_seed(seed)
+    obs = torch.randn(steps, 3, 3, generator=generator)
+    starts = (torch.rand(steps, 3, generator=generator) < share).float()
+    state = (torch.randn(layers, 3, 6, generator=generator), torch.randn(layers, 3, 6, generator=generator))
+    whole = net.q_values_sequence(obs, initial_state=state, episode_starts=starts)
+    for t in range(steps):
+        state = net.reset_state(state, starts[t])
+        q, state = net.unroll(obs[t : t + 1], state)
+        torch.testing.assert_close(whole[t], q[0], atol=1e-5, rtol=1e-4)
+
+
+def test_no_starts_given_is_the_promise_that_there_are_none() -> None:
+    net, obs = lstm(), torch.randn(6, 2, 3)
+    state = (torch.randn(1, 2, 6), torch.randn(1, 2, 6))
+    one_call = net.q_values_sequence(obs, initial_state=state)
+    assert torch.equal(one_call, net.q_values_sequence(obs, initial_state=state, episode_starts=torch.zeros(6, 2)))
+
+
+def test_a_start_forgets_everything_before_it_forward_and_backward() -> None:
+    net = lstm()
+    obs = torch.randn(6, 2, 3, requires_grad=True)
+    starts = torch.zeros(6, 2, dtype=torch.bool)
+    starts[3, 0] = True  # only the first of the two sequences starts anew
+    q = net.q_values_sequence(obs, initial_state=net.initial_state(2), episode_starts=starts)
+    fresh = net.q_values_sequence(obs[3:], initial_state=net.initial_state(2))
+    torch.testing.assert_close(q[3:, 0], fresh[:, 0])
+    assert not torch.allclose(q[3:, 1], fresh[:, 1])
+    (grad,) = torch.autograd.grad(q[3:].sum(), obs)
+    assert not grad[:3, 0].any() and bool(grad[:3, 1].any())
+
+
+def test_reset_state_zeroes_only_the_starting_environments() -> None:
+    net = lstm(layers=2)
+    state = (torch.randn(2, 3, 6), torch.randn(2, 3, 6))
+    for starts in (torch.tensor([0.0, 1.0, 0.0]), torch.tensor([False, True, False]), np.array([False, True, False])):
+        for before, after in zip(state, net.reset_state(state, starts), strict=True):
+            assert not after[:, 1].any()
+            assert torch.equal(after[:, [0, 2]], before[:, [0, 2]])
+    broken = (torch.full((2, 3, 6), torch.nan), state[1])
+    assert not net.reset_state(broken, torch.ones(3))[0].any(), "a new episode must not inherit a NaN"
+
+
+def test_acting_step_by_step_equals_the_sequence() -> None:
+    net, obs = lstm(layers=2), torch.randn(5, 4, 3)
+    sequence = net.q_values_sequence(obs, initial_state=net.initial_state(4))
+    state = None
+    for t in range(5):
+        actions, q_values, state = net.act(obs[t], state)
+        torch.testing.assert_close(q_values, sequence[t])
+        assert torch.equal(actions, sequence[t].argmax(-1))
+        assert not q_values.requires_grad
+
+
+def test_acting_resets_where_an_episode_starts() -> None:
+    net, obs = lstm(), torch.randn(2, 3)
+    state = (torch.randn(1, 2, 6), torch.randn(1, 2, 6))
+    fresh = net.act(obs)
+    step = net.act(obs, state, torch.tensor([1.0, 0.0]))
+    torch.testing.assert_close(step.q_values[0], fresh.q_values[0])
+    assert not torch.allclose(step.q_values[1], fresh.q_values[1])
+    torch.testing.assert_close(step.state[0][:, 0], fresh.state[0][:, 0])
+
+
+def test_epsilon_is_drawn_for_each_environment() -> None:
+    net = lstm()
+    obs = torch.randn(1, 3).expand(4000, 3)
+    greedy = int(net.act(obs[:1]).actions)
+    actions = net.act(obs, epsilon=0.3, generator=torch.Generator().manual_seed(0)).actions
+    # Greedy unless explored away: 1 − 0.3·⅔ = 0.8; the standard deviation over 4,000 draws is 0.0063
+    assert float((actions == greedy).float().mean()) == pytest.approx(0.8, abs=0.03)
+    ladder = torch.cat([torch.zeros(2000), torch.ones(2000)])
+    actions = net.act(obs, epsilon=ladder, generator=torch.Generator().manual_seed(0)).actions
+    assert bool((actions[:2000] == greedy).all()) and set(actions[2000:].tolist()) == {0, 1, 2}
+
+
+def test_dueling_adds_the_value_and_the_centred_advantages() -> None:
+    net = lstm(dueling=True)
+    core = torch.randn(4, 2, 6)
+    assert net.head.value is not None
+    value, advantage = net.head.value(core), net.head.advantage(core)
+    torch.testing.assert_close(net.head(core), value + advantage - advantage.mean(-1, keepdim=True))
+
+
+def test_noise_moves_the_values_only_where_it_is_given() -> None:
+    net, obs = lstm(noisy=True), torch.randn(4, 2, 3)
+    state = net.initial_state(2)
+    quiet = net.unroll(obs, state)[0]
+    assert torch.equal(quiet, net.unroll(obs, state)[0])
+    draws = net.draw(torch.Generator().manual_seed(0), (4, 2), "online")
+    assert not torch.allclose(quiet, net.unroll(obs, state, draws=draws)[0])
+    silent = lstm(noisy=True, noisy_sigma=0.0)
+    torch.testing.assert_close(silent.unroll(obs, state)[0], silent.unroll(obs, state, draws=draws)[0])
+
+
+def test_acting_noise_is_one_draw_per_environment() -> None:
+    net, obs = lstm(noisy=True), torch.randn(1, 3).expand(3, 3)
+    draws = net.draw(torch.Generator().manual_seed(0), (3,), "acting")
+    q, _ = net.step(obs, net.initial_state(3), torch.zeros(3), draws)
+    assert not torch.allclose(q[0], q[1]) and not torch.allclose(q[1], q[2])
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.uint8, np.int64])
+def test_observations_of_any_number_type(dtype: type) -> None:
+    net = LSTMQNetwork((2, 3), 4, 8, (), (), 5, 1)  # a matrix is flattened
+    obs = np.arange(12).reshape(2, 2, 3).astype(dtype)
+    expected = net.act(torch.as_tensor(obs.astype(np.float32))).q_values
+    assert torch.equal(net.act(obs).q_values, expected)
+
+
+def test_the_lstm_begins_the_flat_tensor_in_cudnns_order() -> None:
+    # cuDNN uses weights where they lie if they start their storage, matrices before biases; else every call copies them together.
+    for net in (lstm(), copy.deepcopy(lstm())):
+        flat = flatten_parameters(net)
+        offset = 0
+        for name in ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"):
+            weight = getattr(net.lstm, name)
+            assert weight.data_ptr() == flat.data_ptr() + 4 * offset and weight.is_contiguous()
+            assert weight.untyped_storage().data_ptr() == flat.data_ptr()
+            offset += weight.numel()
+
+
+def test_a_learner_trains_the_very_weights_the_network_acts_with() -> None:
+    # The parameters became views of one tensor: an update through it must be what nn.LSTM computes with next.
+    from sequence_chunks import random_chunks
+
+    net = lstm()
+    learner = DRQN(net, 1e-2, 0.9, 10)
+    obs = torch.randn(3, 4, 3)
+    before = net.q_values_sequence(obs, initial_state=net.initial_state(4))
+    learner.update(random_chunks(0, length=5), global_step=1)
+    after = net.q_values_sequence(obs, initial_state=net.initial_state(4))
+    assert not torch.allclose(before, after)
+    copied = lstm(1)
+    copied.load_state_dict(net.state_dict())
+    assert torch.equal(after, copied.q_values_sequence(obs, initial_state=net.initial_state(4)))
