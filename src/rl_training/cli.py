@@ -170,10 +170,11 @@ _UsageError: type[Exception] = next(kind for kind in typer.BadParameter.__mro__ 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs the command and leaves with its exit code."""
-    warnings.showwarning = _show_warning
     command = typer.main.get_command(app)
     try:
-        code = command.main(args=None if argv is None else list(argv), prog_name="rl-training", standalone_mode=False)
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            code = command.main(args=None if argv is None else list(argv), prog_name="rl-training", standalone_mode=False)
     except _UsageError as error:
         _say("error", f"{getattr(error, 'format_message', error.__str__)()} (see --help)")
         code = 2

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from rl_training.api.managed import ManagedAlgorithm
 
-__all__ = ["DQN", "DoubleDQN", "DuelingDQN", "ManagedAlgorithm", "NStepDQN", "NoisyDQN", "PrioritizedDQN"]
+__all__ = [
+    "C51DQN",
+    "DQN",
+    "IQN",
+    "QRDQN",
+    "DoubleDQN",
+    "DuelingDQN",
+    "ManagedAlgorithm",
+    "NStepDQN",
+    "NoisyDQN",
+    "PrioritizedDQN",
+    "RainbowDQN",
+]
 
 
 class DQN(ManagedAlgorithm, row="dqn"):
@@ -29,3 +41,19 @@ class PrioritizedDQN(ManagedAlgorithm, row="prioritized_dqn"):
 
 class NStepDQN(ManagedAlgorithm, row="n_step_dqn"):
     """DQN with multi-step returns (Sutton & Barto 2018, ch. 7)."""
+
+
+class C51DQN(ManagedAlgorithm, row="c51_dqn"):
+    """DQN that learns the return's distribution on fixed atoms (arXiv:1707.06887)."""
+
+
+class QRDQN(ManagedAlgorithm, row="qr_dqn"):
+    """DQN that learns the return's quantiles at fixed levels (arXiv:1710.10044)."""
+
+
+class IQN(ManagedAlgorithm, row="iqn"):
+    """DQN that learns the return's quantiles at sampled levels (arXiv:1806.06923)."""
+
+
+class RainbowDQN(ManagedAlgorithm, row="rainbow_dqn"):
+    """Categorical, dueling, noisy, double, n-step and prioritized DQN in one (arXiv:1710.02298)."""

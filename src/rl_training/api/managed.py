@@ -46,7 +46,8 @@ class ManagedAlgorithm:
         self._env: Callable[..., Any] | None = None
         self._total_is_unsaid = not isinstance(config, TrainConfig) and "total_timesteps" not in keywords
         if isinstance(config, TrainConfig):
-            self._check_row(config.algo, "this config")
+            if config.algo != self.row:
+                raise ConfigError(f"this config {_wrong_row(config.algo, type(self))}")
             base = dict(config)
         else:
             if callable(config):
@@ -58,14 +59,7 @@ class ManagedAlgorithm:
         self._goes_on_in_place = True
         self._policy: Policy | None = None
 
-    def learn(
-        self,
-        total_timesteps: int | None = None,
-        *,
-        callbacks: Sequence[Callback] = (),
-        env: Callable[..., Any] | None = None,
-        quiet: bool = True,
-    ) -> TrainResult:
+    def learn(self, total_timesteps: int | None = None, *, callbacks: Sequence[Callback] = (), quiet: bool = True) -> TrainResult:
         """Trains `total_timesteps` more environment steps (None: up to the config's total) and returns the result.
 
         A later call goes on exactly where the last one stopped; ε, β and the learning rate keep the schedule of the config's total.
@@ -83,14 +77,14 @@ class ManagedAlgorithm:
                 config = self.config = self.config.replace(total_timesteps=total_timesteps)
             else:
                 config = self.config.replace(total_timesteps=total_timesteps, schedule_timesteps=self.config.horizon)
-            result = workflows.train(config, callbacks=watched, env=env or self._env, quiet=quiet)
+            result = workflows.train(config, callbacks=watched, env=self._env, quiet=quiet)
         else:
             from rl_training.experiment.checkpointing import open_checkpoint
 
             step = open_checkpoint(self.checkpoint_path).step
             end = max(step, self.config.total_timesteps) if total_timesteps is None else step + total_timesteps
             with self._place_to_go_on() as path:
-                result = workflows.resume_training(path, total_timesteps=end, callbacks=watched, env=env or self._env, quiet=quiet)
+                result = workflows.resume_training(path, total_timesteps=end, callbacks=watched, env=self._env, quiet=quiet)
         self.checkpoint_path, self._goes_on_in_place, self._total_is_unsaid = result.checkpoint_path, True, False
         return result
 
@@ -132,13 +126,11 @@ class ManagedAlgorithm:
         opened = open_checkpoint(checkpoint)
         if opened.config.algo != cls.row:
             raise CheckpointError(f"{checkpoint}: {_wrong_row(opened.config.algo, cls)}")
-        resumed = cls(opened.config)
+        # A `learn(n)` that stopped short of the total it began with has its end in the saved config: the object's total is the larger one.
+        config = opened.config
+        resumed = cls(config.replace(total_timesteps=max(config.total_timesteps, config.horizon), schedule_timesteps=config.horizon))
         resumed._env, resumed.checkpoint_path = env, opened.path
         return resumed
-
-    def _check_row(self, algo: str, what: str) -> None:
-        if algo != self.row:
-            raise ConfigError(f"{what}: {_wrong_row(algo, type(self))}")
 
     def _trained(self, verb: str) -> Path:
         if self.checkpoint_path is None:
@@ -183,5 +175,7 @@ def _sorted_keywords(row: str, keywords: Mapping[str, Any], algo_kwargs: Mapping
     if unknown is not None:
         raise ConfigError(f"{unknown} is not a key of a config or of {row}{did_you_mean(unknown, top | inner)}")
     values = {key: value for key, value in keywords.items() if key in top}
+    if not isinstance(values.get("algo_kwargs", {}), Mapping):
+        return values  # which the config refuses, in its words
     given = {key: value for key, value in keywords.items() if key in inner}
-    return {**values, "algo_kwargs": {**algo_kwargs, **(values.get("algo_kwargs") or {}), **given}}
+    return {**values, "algo_kwargs": {**algo_kwargs, **values.get("algo_kwargs", {}), **given}}
