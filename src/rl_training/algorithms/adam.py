@@ -16,15 +16,16 @@ class FlatAdam:
     `torch.optim.Adam` spends several times the kernel's time in Python at this size; tests/test_dqn_update.py holds the two equal.
     """
 
-    def __init__(self, parameters: Tensor, *, eps: float = 1e-8, betas: tuple[float, float] = (0.9, 0.999)) -> None:
-        self.parameters, self.eps, self.betas = parameters, eps, betas
+    def __init__(self, parameters: Tensor, sizes: Sequence[int], *, eps: float = 1e-8, betas: tuple[float, float] = (0.9, 0.999)) -> None:
+        self.parameters, self.sizes, self.eps, self.betas = parameters, tuple(sizes), eps, betas
         self.grad = torch.zeros_like(parameters)
         self.mean, self.variance = torch.zeros_like(parameters), torch.zeros_like(parameters)
         self.steps = torch.zeros((), device=parameters.device)
 
     @torch.no_grad()
-    def step(self, grads: Sequence[Tensor], learning_rate: float | Tensor, max_grad_norm: float | None) -> None:
-        torch.cat([g.reshape(-1) for g in grads], out=self.grad)
+    def step(self, grads: Sequence[Tensor | None], learning_rate: float | Tensor, max_grad_norm: float | None) -> None:
+        """grads: of the parameters in their order in the flat tensor; None where the loss does not depend on one."""
+        torch.cat([self._zeros(i) if g is None else g.reshape(-1) for i, g in enumerate(grads)], out=self.grad)
         if max_grad_norm is not None:
             # As clip_grad_norm_: scaled by max/(norm + 1e-6) where that is below 1, without asking the host.
             self.grad.mul_((max_grad_norm / (torch.linalg.vector_norm(self.grad) + 1e-6)).clamp_(max=1.0))
@@ -44,6 +45,9 @@ class FlatAdam:
             amsgrad=False,
             maximize=False,
         )
+
+    def _zeros(self, index: int) -> Tensor:
+        return self.parameters.new_zeros(self.sizes[index])
 
     def state_dict(self) -> State:
         return {"mean": self.mean, "variance": self.variance, "steps": self.steps}

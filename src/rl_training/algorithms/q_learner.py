@@ -91,7 +91,7 @@ class QLearner:
         self._parameters = list(q_network.parameters())
         self._flat = flatten_parameters(q_network)
         self._flat_target = flatten_parameters(self.target_network)
-        self.optimizer = FlatAdam(self._flat, eps=adam_eps)
+        self.optimizer = FlatAdam(self._flat, [p.numel() for p in self._parameters], eps=adam_eps)
         self.generator = torch.Generator(self._flat.device).manual_seed(seed)
         self.last_step = 0
         self._priorities: Tensor | None = None
@@ -131,7 +131,7 @@ class QLearner:
     def update(self, batch: Batch, *, global_step: int) -> UpdateResult:
         """One gradient step; then the target follows if `global_step` crossed a multiple of `target_update_interval`."""
         loss, parts, aligned = self.evaluate_loss(batch)
-        grads = torch.autograd.grad(loss, self._parameters, allow_unused=True, materialize_grads=True)
+        grads = torch.autograd.grad(loss, self._parameters, allow_unused=True)
         self.optimizer.step(grads, self.current_learning_rate(global_step), self.max_grad_norm)
         self._priorities, self._td_errors = self.priorities(parts, aligned), parts.td_error
         crossed = global_step // self.target_update_interval - self.last_step // self.target_update_interval

@@ -28,7 +28,7 @@ def take_action(out: Tensor, actions: Tensor) -> Tensor:
 
 
 def rescale(x: Tensor, eps: float = 1e-3) -> Tensor:
-    """h(x) = sign(x)(√(|x|+1) − 1) + εx (arXiv:1805.11593, §3.2), with √(a+1) − 1 = a/(√(a+1) + 1) so that small values keep their digits."""
+    """h(x) = sign(x)(√(|x|+1) − 1) + εx (arXiv:1805.11593, §3.2); √(a+1) − 1 = a/(√(a+1) + 1), so that small values keep their digits."""
     a = x.abs()
     return torch.sign(x) * (a / (torch.sqrt(a + 1) + 1)) + eps * x
 

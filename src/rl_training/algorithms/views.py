@@ -45,7 +45,7 @@ class TransitionView:
             next_out = target(next_obs, target_draws)
             # Double-Q (arXiv:1509.06461): which network selects the next action; the target network always values it.
             select = online.q_values(next_obs, online_draws) if double_q else target.head.q_values(next_out)
-            bootstrap = take_action(next_out, select.argmax(-1))
+            bootstrap = next_out.amax(-1) if select is next_out else take_action(next_out, select.argmax(-1))
         chosen = take_action(online(obs, online_draws), actions)
         discounts = batch.get("discounts")
         if discounts is None:

@@ -1,7 +1,7 @@
 """All parameters of a network as one tensor.
 
-Adam, clipping, target updates and checkpoints become one operation each instead of one per parameter, which at the size of these networks is
-most of what an update costs.
+Adam, clipping and target updates become one operation each instead of one per parameter, which at the size of these networks
+is most of what an update costs.
 """
 
 from __future__ import annotations

@@ -62,12 +62,12 @@ class Head(nn.Module, ABC):
     def per_action(self, features: Tensor, noise: Tensor | None) -> Tensor:
         """[..., F] → [..., A, outputs], or [..., A] if `outputs` is 1."""
         cut = self.advantage.noise_dim
-        advantage: Tensor = self.advantage(features, None if noise is None else noise[..., :cut])
+        advantage: Tensor = self.advantage.forward(features, None if noise is None else noise[..., :cut])
         if self.outputs > 1:
             advantage = advantage.view(*advantage.shape[:-1], self.action_dim, self.outputs)
         if self.value is None:
             return advantage
-        value: Tensor = self.value(features, None if noise is None else noise[..., cut:])
+        value: Tensor = self.value.forward(features, None if noise is None else noise[..., cut:])
         if self.outputs == 1:
             return value + (advantage - advantage.mean(-1, keepdim=True))
         return value.unsqueeze(-2) + (advantage - advantage.mean(-2, keepdim=True))

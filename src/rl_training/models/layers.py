@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from rl_training.models.stack import layer_parameters, relu_stack
 
 
 class NoisyLinear(nn.Module):
@@ -55,16 +58,19 @@ class Stream(nn.Module):
     def __init__(self, in_dim: int, hidden_sizes: Sequence[int], out_dim: int, noisy_sigma: float | None = None) -> None:
         super().__init__()
         sizes = [in_dim, *hidden_sizes, out_dim]
-        pairs = list(zip(sizes[:-1], sizes[1:], strict=True))
+        pairs = list(itertools.pairwise(sizes))
         self.layers = nn.ModuleList(nn.Linear(i, o) if noisy_sigma is None else NoisyLinear(i, o, noisy_sigma) for i, o in pairs)
+        self._params = layer_parameters(self.layers)
         self._noise_sizes = [] if noisy_sigma is None else [size for pair in pairs for size in pair]
         self.noise_dim = sum(self._noise_sizes)
 
     def forward(self, x: Tensor, noise: Tensor | None = None) -> Tensor:
-        eps = None if noise is None or not self._noise_sizes else noise.split(self._noise_sizes, dim=-1)
+        if noise is None or not self._noise_sizes:  # a noisy layer without noise is its mean
+            return relu_stack(x, self._params, relu_last=False)
+        eps = noise.split(self._noise_sizes, dim=-1)
         last = len(self.layers) - 1
         for i, layer in enumerate(self.layers):
-            x = layer(x) if eps is None else layer(x, eps[2 * i], eps[2 * i + 1])
+            x = layer(x, eps[2 * i], eps[2 * i + 1])
             if i < last:
                 x = torch.relu(x)
         return x

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+
+from rl_training.models.stack import layer_parameters, relu_stack
 
 
 class MLPTorso(nn.Module):
@@ -15,12 +16,10 @@ class MLPTorso(nn.Module):
     def __init__(self, obs_dim: int, hidden_sizes: Sequence[int]) -> None:
         super().__init__()
         sizes = [obs_dim, *hidden_sizes]
-        self.layers = nn.ModuleList(nn.Linear(i, o) for i, o in zip(sizes[:-1], sizes[1:], strict=True))
+        self.layers = nn.ModuleList(nn.Linear(i, o) for i, o in itertools.pairwise(sizes))
+        self._params = layer_parameters(self.layers)
         self.out_dim = sizes[-1]
 
     def forward(self, obs: Tensor) -> Tensor:
         x = obs if obs.is_floating_point() else obs.float()
-        for layer in self.layers:
-            # F.linear on the parameters: a module call per layer costs as much as the layer itself at this size.
-            x = torch.relu(F.linear(x, layer.weight, layer.bias))
-        return x
+        return relu_stack(x, self._params, relu_last=True)

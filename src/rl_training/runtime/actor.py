@@ -103,6 +103,7 @@ class Actor:
         *,
         epsilon: Callable[[int], float] | Array,
         learning_starts: int,
+        num_actions: int,
         device: torch.device,
         seed: int,
     ) -> None:
@@ -111,7 +112,7 @@ class Actor:
         self.learns_from = learning_starts  # the environment step from which there is enough to learn from
         self._rng = np.random.default_rng(seed)
         self._generator = torch.Generator(device).manual_seed(seed)
-        self._num_actions = int(envs.single_action_space.n)
+        self._num_actions = num_actions
         self._obs = envs.reset()
         self._is_first = np.ones(envs.num_envs, bool)
         self._state: CoreState = network.initial_state(envs.num_envs)

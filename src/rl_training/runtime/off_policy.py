@@ -27,7 +27,9 @@ class UpdatePlan:
         return self.train_frequency if self.gradient_steps == -1 else self.gradient_steps
 
 
-def train_off_policy(run: Run, *, actor: Actor, learner: Any, replay: Any, plan: UpdatePlan, beta: Callable[[int], float] | None) -> TrainResult:
+def train_off_policy(
+    run: Run, *, actor: Actor, learner: Any, replay: Any, plan: UpdatePlan, beta: Callable[[int], float] | None
+) -> TrainResult:
     """Collect, store, learn, until the run has taken its steps. `beta` (of the environment steps) says that the replay is prioritized."""
     clock, per_round = run.clock, plan.updates_per_round
     with run:

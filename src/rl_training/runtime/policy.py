@@ -38,7 +38,9 @@ class Policy:
         return (array[0] if single else array), state
 
     @torch.inference_mode()
-    def predict(self, obs: Any, state: CoreState | None = None, episode_start: Any = None, deterministic: bool = True) -> tuple[Any, CoreState]:
+    def predict(
+        self, obs: Any, state: CoreState | None = None, episode_start: Any = None, deterministic: bool = True
+    ) -> tuple[Any, CoreState]:
         """Actions (a number for one observation, [B] for a batch) and the state to pass in next time: () for a feed-forward network."""
         batch, single = self._batch(obs)
         q_values, state = self._step(batch, state, episode_start, deterministic)
@@ -48,7 +50,9 @@ class Policy:
     def _step(self, batch: Array, state: CoreState | None, episode_start: Any, deterministic: bool) -> tuple[torch.Tensor, CoreState]:
         if state is None:
             state = self.network.initial_state(len(batch))
-        starts = np.zeros(len(batch), bool) if episode_start is None else np.broadcast_to(np.asarray(episode_start, bool), (len(batch),)).copy()
+        starts = np.zeros(len(batch), bool)
+        if episode_start is not None:
+            starts |= np.asarray(episode_start, bool)
         obs, first = torch.from_numpy(batch).to(self._device), torch.from_numpy(starts).to(self._device)
         if deterministic:
             q_values, new_state = self.network.step(obs, state, first)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -31,9 +31,9 @@ class Progress(Callback):
     def on_start(self, run: Run) -> None:
         config = run.config
         start = f" from step {run.clock.env_steps}" if run.clock.env_steps else ""
+        device = run.parts.notes.get("device", config.device)
         self._console.print(
-            f"{config.algo} on {config.env_id}, seed {config.seed}, {run.total:,} steps{start} on {run.parts.notes.get('device', config.device)}",
-            highlight=False,
+            f"{config.algo} on {config.env_id}, seed {config.seed}, {run.total:,} steps{start} on {device}", highlight=False
         )
         self._console.print(f"run directory: {run.directory.path}", highlight=False, soft_wrap=True)
         self._since, self._first = time.perf_counter(), run.clock.env_steps
@@ -51,7 +51,7 @@ class Progress(Callback):
                 console=self._console,
                 transient=False,
             )
-            fields = {"rate": 0.0, "episode_return": "–", "epsilon": "–", "evaluation": "–"}
+            fields: dict[str, Any] = {"rate": 0.0, "episode_return": "–", "epsilon": "–", "evaluation": "–"}
             self._task = self._bar.add_task("", total=run.total, completed=run.clock.env_steps, **fields)
             self._bar.start()
 
@@ -59,7 +59,7 @@ class Progress(Callback):
         if self._bar is None or (now := time.perf_counter()) < self._next:
             return
         self._next = now + REFRESH_SECONDS
-        fields: dict[str, float | str] = {"rate": (run.clock.env_steps - self._first) / max(now - self._since, 1e-9)}
+        fields: dict[str, Any] = {"rate": (run.clock.env_steps - self._first) / max(now - self._since, 1e-9)}
         if run.recent:
             fields["episode_return"] = f"{sum(episode.episode_return for episode in run.recent) / len(run.recent):.1f}"
         if run.parts.exploration_rate is not None:
@@ -83,7 +83,8 @@ class Progress(Callback):
         if self._bar is not None:
             self._bar.update(self._task, completed=run.clock.env_steps, evaluation=text)
         else:
-            self._console.print(f"step {run.clock.env_steps:,}: evaluation {text} over {metrics['eval_episodes']} episodes", highlight=False)
+            episodes = metrics["eval_episodes"]
+            self._console.print(f"step {run.clock.env_steps:,}: evaluation {text} over {episodes} episodes", highlight=False)
 
     def on_checkpoint(self, run: Run, path: Path) -> None:
         self._next = 0.0  # saving may have taken a while: show the bar again at once

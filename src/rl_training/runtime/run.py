@@ -234,7 +234,7 @@ class Run:
         if share > CLIPPED_SHARE_WARNING and not self._warned_clipping:
             self._warned_clipping = True
             warnings.warn(
-                f"{share:.0%} of the target distribution's mass lies outside [v_min, v_max] at step {self.clock.env_steps}; widen the support",
+                f"{share:.0%} of the target's mass lies outside [v_min, v_max] at step {self.clock.env_steps}: widen the support",
                 RuntimeWarning,
                 stacklevel=2,
             )

@@ -100,12 +100,8 @@ def prepare(config: TrainConfig, env: EnvSource | None, *, small: bool) -> Setup
     source = env_source(config, env)
     spec = config.spec
     device, threads = resolve_device(config.device, small=small), resolve_threads(config.threads, small=small)
-    envs = make_envs(
-        source, num_envs=config.num_envs, seed=config.seed, env_kwargs=config.env_kwargs, vectorization=config.vectorization
-    )
-    require_spaces(
-        spec.name, envs.single_observation_space, envs.single_action_space, observations=spec.observations, actions=spec.actions
-    )
+    envs = make_envs(source, num_envs=config.num_envs, seed=config.seed, env_kwargs=config.env_kwargs, vectorization=config.vectorization)
+    require_spaces(spec.name, envs.single_observation_space, envs.single_action_space, observations=spec.observations, actions=spec.actions)
     torch.set_num_threads(int(threads.value))
     notes = {
         "device": f"{device.value} ({device.why})",

@@ -11,7 +11,7 @@ import torch
 
 from rl_training.envs.factory import EnvSource, make_envs
 from rl_training.errors import CheckpointError, ConfigError
-from rl_training.experiment.checkpointing import Checkpoint, MissingCheckpointError, open_checkpoint
+from rl_training.experiment.checkpointing import Checkpoint, MissingCheckpoint, open_checkpoint
 from rl_training.experiment.config import TrainConfig, load_config
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.evaluator import evaluate
@@ -49,9 +49,9 @@ def resume_training(
     try:
         checkpoint = open_checkpoint(path)
         if not checkpoint.manifest.get("for_resume", True) and _is_run_directory(Path(path)):
-            raise MissingCheckpointError(f"{path}: this run has no checkpoint to resume yet", run_dir=Path(path))
+            raise MissingCheckpoint(f"{path}: this run has no checkpoint to resume yet", run_dir=Path(path))
         config = checkpoint.config
-    except MissingCheckpointError as missing:
+    except MissingCheckpoint as missing:
         if missing.run_dir is None:
             raise
         checkpoint, config = None, load_config(missing.run_dir / "config.yaml")
@@ -62,7 +62,9 @@ def resume_training(
     return _call_trainer(config, callbacks=_with_progress(callbacks, quiet), env=env, resume_from=checkpoint)
 
 
-def evaluate_checkpoint(path: str | Path, *, num_episodes: int = 20, seed: int | None = None, env: EnvSource | None = None) -> dict[str, float]:
+def evaluate_checkpoint(
+    path: str | Path, *, num_episodes: int = 20, seed: int | None = None, env: EnvSource | None = None
+) -> dict[str, float]:
     """Greedy episodes with a checkpoint's policy; another `seed` plays other episodes than the run's own evaluations."""
     if num_episodes < 1:
         raise ConfigError(f"the number of episodes must be at least 1, got {num_episodes}")

@@ -1,0 +1,102 @@
+"""What every value-based trainer shares: from typed settings to the parts' plain keywords, and into the loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from rl_training.algorithms.exploration import LinearSchedule, epsilon_ladder
+from rl_training.algorithms.q_learner import QLearner
+from rl_training.algorithms.rules import Rule, make_rule
+from rl_training.experiment.settings import ValueSettings
+from rl_training.models.heads import HeadKeywords
+from rl_training.runtime.actor import Actor, Feed
+from rl_training.runtime.off_policy import UpdatePlan, train_off_policy
+from rl_training.runtime.run import Parts, Run, RunOptions, TrainResult
+from rl_training.runtime.setup import Setup
+from rl_training.types import Array
+
+
+def head_keywords(settings: ValueSettings) -> HeadKeywords:
+    """The keywords of any head; each kind takes its own."""
+    names = HeadKeywords.__annotations__
+    keywords: HeadKeywords = {name: getattr(settings, name) for name in names}  # type: ignore[assignment]  # keys by construction
+    return keywords
+
+
+def rule_of(settings: ValueSettings, *, value_rescaling: bool = False) -> Rule:
+    s = settings
+    return make_rule(s.head, kappa=s.kappa, v_min=s.v_min, v_max=s.v_max, num_atoms=s.num_atoms, value_rescaling=value_rescaling)
+
+
+def learner_keywords(setup: Setup, settings: ValueSettings) -> dict[str, Any]:
+    """What every learner takes beside its network, view and rule."""
+    s, horizon = settings, setup.config.horizon
+    linear = s.lr_schedule == "linear"
+    return {
+        "learning_rate": LinearSchedule(s.learning_rate, s.learning_rate_end, horizon) if linear else s.learning_rate,
+        "target_update_interval": s.target_update_interval,
+        "double_q": s.double_q,
+        "tau": s.tau,
+        "max_grad_norm": s.max_grad_norm,
+        "adam_eps": s.adam_eps,
+        "seed": setup.seeds.learner,
+    }
+
+
+def replay_keywords(setup: Setup, settings: ValueSettings) -> dict[str, Any]:
+    """What every buffer takes; a prioritized one more."""
+    keywords: dict[str, Any] = {
+        "capacity": settings.buffer_capacity,
+        "obs_shape": tuple(setup.spaces["obs_shape"]),
+        "obs_dtype": setup.spaces["obs_dtype"],
+        "device": setup.device,
+        "seed": setup.seeds.replay,
+    }
+    if settings.prioritized:
+        keywords |= {"alpha": settings.prioritized_alpha, "priority_eps": settings.priority_eps}
+    return keywords
+
+
+def exploration(settings: ValueSettings, horizon: int, num_envs: int) -> Callable[[int], float] | Array:
+    """ε of the environment steps, or of each environment. A noisy network explores by its noise alone."""
+    if settings.noisy:
+        return lambda env_steps: 0.0
+    if settings.epsilon_ladder:
+        return np.array(epsilon_ladder(num_envs))
+    return LinearSchedule(settings.epsilon_start, settings.epsilon_end, settings.exploration_fraction * horizon)
+
+
+def train_value_based(
+    setup: Setup, settings: ValueSettings, options: RunOptions, *, network: Any, learner: QLearner, replay: Any, feed: Feed
+) -> TrainResult:
+    """Put the parts into a run and the run into the loop."""
+    config = setup.config
+    actor = Actor(
+        setup.envs,
+        network,
+        feed,
+        epsilon=exploration(settings, config.horizon, config.num_envs),
+        learning_starts=settings.learning_starts,
+        num_actions=setup.spaces["num_actions"],
+        device=setup.device,
+        seed=setup.seeds.actor,
+    )
+    beta = None
+    if settings.prioritized:
+        steps = settings.prioritized_beta_fraction * config.horizon
+        beta = LinearSchedule(settings.prioritized_beta_start, settings.prioritized_beta_end, steps)
+    parts = Parts(
+        learner=learner,
+        actor=actor,
+        replay=replay,
+        evaluate=setup.evaluator(network),
+        spaces=setup.spaces,
+        exploration_rate=lambda env_steps: float(np.mean(actor.epsilon(env_steps))),
+        notes=setup.notes,
+    )
+    plan = UpdatePlan(settings.batch_size, settings.train_frequency, settings.gradient_steps)
+    run = Run(config, parts, options)
+    return train_off_policy(run, actor=actor, learner=learner, replay=replay, plan=plan, beta=beta)
