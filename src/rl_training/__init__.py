@@ -14,11 +14,38 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rl_training.api import DQN, DoubleDQN, DuelingDQN, ManagedAlgorithm, NoisyDQN, NStepDQN, PrioritizedDQN, TrainConfig
+    from rl_training.api import (
+        C51DQN,
+        DQN,
+        IQN,
+        QRDQN,
+        DoubleDQN,
+        DuelingDQN,
+        ManagedAlgorithm,
+        NoisyDQN,
+        NStepDQN,
+        PrioritizedDQN,
+        RainbowDQN,
+        TrainConfig,
+    )
 
 __version__ = "0.1.0"
 
-__all__ = ["DQN", "DoubleDQN", "DuelingDQN", "ManagedAlgorithm", "NStepDQN", "NoisyDQN", "PrioritizedDQN", "TrainConfig", "__version__"]
+__all__ = [
+    "C51DQN",
+    "DQN",
+    "IQN",
+    "QRDQN",
+    "DoubleDQN",
+    "DuelingDQN",
+    "ManagedAlgorithm",
+    "NStepDQN",
+    "NoisyDQN",
+    "PrioritizedDQN",
+    "RainbowDQN",
+    "TrainConfig",
+    "__version__",
+]
 
 
 def __getattr__(name: str) -> Any:

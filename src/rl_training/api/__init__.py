@@ -2,7 +2,32 @@
 
 from __future__ import annotations
 
-from rl_training.api.algorithms import DQN, DoubleDQN, DuelingDQN, ManagedAlgorithm, NoisyDQN, NStepDQN, PrioritizedDQN
+from rl_training.api.algorithms import (
+    C51DQN,
+    DQN,
+    IQN,
+    QRDQN,
+    DoubleDQN,
+    DuelingDQN,
+    ManagedAlgorithm,
+    NoisyDQN,
+    NStepDQN,
+    PrioritizedDQN,
+    RainbowDQN,
+)
 from rl_training.experiment.config import TrainConfig
 
-__all__ = ["DQN", "DoubleDQN", "DuelingDQN", "ManagedAlgorithm", "NStepDQN", "NoisyDQN", "PrioritizedDQN", "TrainConfig"]
+__all__ = [
+    "C51DQN",
+    "DQN",
+    "IQN",
+    "QRDQN",
+    "DoubleDQN",
+    "DuelingDQN",
+    "ManagedAlgorithm",
+    "NStepDQN",
+    "NoisyDQN",
+    "PrioritizedDQN",
+    "RainbowDQN",
+    "TrainConfig",
+]

@@ -126,3 +126,30 @@ register_algorithm(
     defaults={"n_step": 3},
     minimum={"n_step": 2},
 )
+register_algorithm(
+    "c51_dqn",
+    trainer=_DQN,
+    summary="the return's distribution on fixed atoms",
+    paper="arXiv:1707.06887",
+    fixed={"head": "categorical"},
+)
+register_algorithm(
+    "qr_dqn", trainer=_DQN, summary="the return's quantiles at fixed levels", paper="arXiv:1710.10044", fixed={"head": "quantile"}
+)
+register_algorithm(
+    "iqn",
+    trainer=_DQN,
+    summary="the return's quantiles at sampled levels",
+    paper="arXiv:1806.06923",
+    fixed={"head": "implicit"},
+    defaults={"num_quantiles": 64},
+)
+register_algorithm(
+    "rainbow_dqn",
+    trainer=_DQN,
+    summary="categorical, dueling, noisy, double, n-step and prioritized together",
+    paper="arXiv:1710.02298",
+    fixed={"head": "categorical", "dueling": True, "noisy": True, "double_q": True, "prioritized": True},
+    defaults={"n_step": 3, "prioritized_alpha": 0.5},
+    minimum={"n_step": 2},
+)
