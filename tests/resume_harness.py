@@ -97,19 +97,24 @@ def differences(reference: Path, other: Path, step: int) -> list[str]:
     found = []
     final = Path("checkpoints") / f"step_{step}"
     for name in FILES:
-        a, b = reference / final / name, other / final / name
-        if a.exists() != b.exists() or (a.exists() and a.read_bytes() != b.read_bytes()):
+        mine, theirs = reference / final / name, other / final / name
+        if mine.exists() != theirs.exists() or (mine.exists() and mine.read_bytes() != theirs.read_bytes()):
             found.append(name)
     if not (reference / final / FILES[0]).exists():
         found.append(f"no {final} in the reference")
     if _link(reference, "best") != _link(other, "best"):
         found.append("best")
-    if _records(reference) != _records(other):
-        found.append("metrics.jsonl")
+    a, b = _records(reference), _records(other)
+    if a != b:
+        at = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+        one, two = ({} if at >= len(records) else records[at] for records in (a, b))
+        keys = sorted(key for key in {*one, *two} if one.get(key) != two.get(key))
+        found.append(f"metrics.jsonl ({len(a)} and {len(b)} records; record {at} at step {one.get('step')} differs in {', '.join(keys)})")
     return found
 
 
 def _records(run: Path) -> list[dict[str, Any]]:
+    """What was measured, without how long it took."""
     lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     return [{key: value for key, value in json.loads(line).items() if not key.startswith("time/")} for line in lines]
 
