@@ -17,6 +17,9 @@ from rl_training.models.q_network import CoreState
 from rl_training.types import Array, EnvStep, State
 
 
+NO_STARTS = torch.zeros(0, dtype=torch.bool)  # a feed-forward network has nothing to reset
+
+
 class Feed(Protocol):
     """Where steps go: an accumulator and a buffer of transitions, or a buffer that assembles sequences."""
 
@@ -137,7 +140,8 @@ class Actor:
         with torch.inference_mode():
             obs = torch.from_numpy(self._obs).to(self._device)
             draws = self.network.draw(self._generator, explore.shape, "acting")
-            q_values, self._state = self.network.step(obs, self._state, torch.from_numpy(self._is_first).to(self._device), draws)
+            starts = torch.tensor(self._is_first, device=self._device) if self._needs_forward else NO_STARTS
+            q_values, self._state = self.network.step(obs, self._state, starts, draws)
             greedy = q_values.argmax(-1).cpu().numpy()
         return np.where(explore, actions, greedy)
 
@@ -145,7 +149,7 @@ class Actor:
         """One vector step at the clock's `env_steps`."""
         state = self._state
         if state and self._is_first.any():  # what the network held before it saw obs: zeros at an episode's start
-            state = self.network.reset_state(state, torch.from_numpy(self._is_first))
+            state = self.network.reset_state(state, torch.tensor(self._is_first))
         actions = self._act(self.epsilon(env_steps))
         step = self.envs.step(actions)
         self.feed.push(self._obs, actions, step, self._is_first, state)

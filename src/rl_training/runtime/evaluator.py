@@ -47,7 +47,7 @@ def evaluate(network: Any, make_envs: Callable[[int], VectorEnvs], *, num_episod
     try:
         obs, is_first, state = envs.reset(), np.ones(num_envs, bool), network.initial_state(num_envs)
         while open_envs:
-            q_values, state = network.step(torch.from_numpy(obs).to(device), state, torch.from_numpy(is_first).to(device))
+            q_values, state = network.step(torch.from_numpy(obs).to(device), state, torch.tensor(is_first, device=device))
             step = envs.step(q_values.argmax(-1).cpu().numpy())
             for env_index, episode_return, length in step.episodes:
                 if len(played[env_index]) < quota[env_index]:

@@ -272,7 +272,8 @@ class Run:
         path = self.checkpoint()
         if is_best or self.best_step == now:
             self.store.mark_best(now)
-        self.log()
+        if self._logged_steps != now or now == 0:
+            self.log()
         replay = self.parts.replay
         metrics = {
             "global_step": now,

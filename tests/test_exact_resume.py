@@ -1,0 +1,20 @@
+"""A run killed with SIGKILL and resumed ends with the same bytes as one that never stopped."""
+
+from __future__ import annotations
+
+import zlib
+from pathlib import Path
+
+import pytest
+from resume_harness import killed_and_resumed, run_config
+
+from rl_training.experiment.registry import algorithm_names
+
+
+@pytest.mark.parametrize("num_envs", [1, 4])
+@pytest.mark.parametrize("algo", algorithm_names())
+def test_killed_run_resumes_to_identical_files(algo: str, num_envs: int, tmp_path: Path) -> None:
+    config = run_config(algo, num_envs=num_envs, total_timesteps=900)
+    outcome = killed_and_resumed(config, tmp_path, kills=2, seed=zlib.crc32(f"{algo}{num_envs}".encode()))
+    assert outcome.differences == (), f"killed at {outcome.kills}"
+    assert outcome.kills, "the run was over before the first kill: the test showed nothing"
