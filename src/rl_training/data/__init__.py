@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from rl_training.data.n_step import NStepAccumulator
+from rl_training.data.prioritized_recurrent_replay_buffer import PrioritizedRecurrentReplayBuffer
 from rl_training.data.prioritized_replay_buffer import PrioritizedReplayBuffer
+from rl_training.data.recurrent_replay_buffer import RecurrentReplayBuffer
 from rl_training.data.replay_buffer import ReplayBuffer
 
-__all__ = ["NStepAccumulator", "PrioritizedReplayBuffer", "ReplayBuffer"]
+__all__ = ["NStepAccumulator", "PrioritizedRecurrentReplayBuffer", "PrioritizedReplayBuffer", "RecurrentReplayBuffer", "ReplayBuffer"]

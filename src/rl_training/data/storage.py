@@ -137,6 +137,12 @@ class RingStorage:
                 batch[name] = taken[key] if shape is None else taken[key].reshape(shape)
         return batch
 
+    def values(self, name: str) -> Tensor:
+        """One field of all items in use, [size, *shape], in the ring's own memory."""
+        table, column = next((table, column) for table in self._tables for column in table.columns if column.name == name)
+        view = table.packed[: self.size][column.key]
+        return view if column.shape is None else view.reshape(column.shape)
+
     def state_dict(self, *, copy: bool = True) -> State:
         """Only the rows in use. With `copy=False` they share the ring's memory: for a reader that is done before the next `add`."""
         rows = {table.name: table.packed[: self.size] for table in self._tables}
