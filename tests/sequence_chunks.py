@@ -30,6 +30,9 @@ class TableNetwork(nn.Module):
     def unroll_core(self, obs: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
         return obs, state
 
+    def reset_state(self, state: tuple[Tensor, ...], episode_starts: Tensor) -> tuple[Tensor, ...]:
+        return state
+
 
 class _TableHead(nn.Module):
     def __init__(self, table: Sequence[Sequence[float]]) -> None:

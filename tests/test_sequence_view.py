@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -12,7 +12,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from rl_training.algorithms.sequence_view import SequenceView, n_step_returns
 from rl_training.algorithms.value_losses import td_target
 from rl_training.algorithms.views import Aligned
-from rl_training.models import Draws
+from rl_training.data import RecurrentReplayBuffer
+from rl_training.models import Draws, LSTMQNetwork
 from sequence_chunks import TableNetwork, lstm, naive_errors, random_chunks, table_chunk
 
 GAMMA = 0.5
@@ -111,6 +112,7 @@ def test_actions_are_those_of_the_step() -> None:
 # Property: equal to the definition, one sequence and one step at a time.
 
 
+@settings(max_examples=50)
 @given(seed=st.integers(0, 10_000), burn_in=st.integers(0, 3), trained=st.integers(1, 6), n_step=st.integers(1, 7), double_q=st.booleans())
 def test_equals_the_naive_reference_values_and_gradients(seed: int, burn_in: int, trained: int, n_step: int, double_q: bool) -> None:
     online, target = lstm(seed), lstm(seed + 1)
@@ -250,6 +252,70 @@ def test_without_the_stored_state_chunks_start_from_zeros() -> None:
 
     assert torch.equal(chosen(batch, stored=False), chosen(zeroed, stored=True))
     assert not torch.allclose(chosen(batch, stored=True), chosen(zeroed, stored=True))
+
+
+# With the real buffer.
+
+
+def play(
+    net: LSTMQNetwork, buffer: RecurrentReplayBuffer, lengths: list[int], num_envs: int = 2
+) -> dict[float, tuple[Tensor, Tensor, Tensor]]:
+    """Fixed-length episodes acted out step by step into `buffer`. An observation's first number names its step: → (h, c, Q) there, from
+    unrolling its whole episode at once from the zero state."""
+    generator = torch.Generator().manual_seed(0)
+    known: dict[float, tuple[Tensor, Tensor, Tensor]] = {}
+    name = 0.0
+    for length in lengths:
+        obs = torch.randn(length + 1, num_envs, 3, generator=generator)
+        obs[..., 0] = name + torch.arange(obs[..., 0].numel()).view(length + 1, num_envs) / 100
+        name += 1
+        q = net.q_values_sequence(obs, initial_state=net.initial_state(num_envs)).detach()
+        state = net.initial_state(num_envs)
+        for t in range(length):
+            whole = net.unroll(obs[:t], net.initial_state(num_envs))[1] if t else state
+            for env in range(num_envs):
+                known[float(obs[t, env, 0])] = (whole[0][:, env].detach(), whole[1][:, env].detach(), q[t, env])
+            buffer.add_step(
+                obs=obs[t],
+                actions=torch.zeros(num_envs, dtype=torch.int64),
+                rewards=torch.zeros(num_envs),
+                next_obs=obs[t + 1],
+                terminated=torch.full((num_envs,), t == length - 1),
+                truncated=torch.zeros(num_envs, dtype=torch.bool),
+                episode_starts=torch.full((num_envs,), t == 0),
+                initial_state=state,
+            )
+            state = net.act(obs[t], state).state
+    return known
+
+
+@pytest.mark.parametrize(
+    ("length", "burn_in", "overlap"), [(4, 0, 0), (4, 0, 2), (6, 2, 0), (6, 2, 4), (6, 3, 5), (5, 3, 0)], ids=lambda value: str(value)
+)
+@pytest.mark.parametrize("layers", [1, 2])
+def test_the_state_a_chunk_is_trained_from_is_that_of_its_episode_unrolled_from_the_start(
+    length: int, burn_in: int, overlap: int, layers: int
+) -> None:
+    # With the weights unchanged since acting: the stored state, burned in, is exactly what the whole episode gives at that step, and so
+    # is every Q-value after it. Episodes of 1 and 2 steps are shorter than the burn-in, 11 fills several chunks.
+    net = lstm(0, layers=layers)
+    buffer = RecurrentReplayBuffer(1000, 2, (3,), length, 6, layers, overlap, burn_in=burn_in, seed=0)
+    known = play(net, buffer, [11, 1, 2, 7, length])
+    batch = buffer.sample(200)
+    view = SequenceView(gamma=0.9, burn_in=burn_in, n_step=2)
+    h, c = view.start_state(batch, net)
+    aligned = view.align(batch, net, net, double_q=True, generator=torch.Generator())
+    assert aligned.mask is not None
+    trained = set()
+    for b in range(200):
+        first = float(batch["obs"][burn_in, b, 0])
+        torch.testing.assert_close((h[:, b], c[:, b]), known[first][:2], atol=1e-5, rtol=1e-4)
+        for t in range(length - burn_in):
+            if aligned.mask[t, b]:
+                step = float(batch["obs"][burn_in + t, b, 0])
+                trained.add(step)
+                torch.testing.assert_close(aligned.chosen[t, b].detach(), known[step][2][0], atol=1e-5, rtol=1e-4)
+    assert trained == set(known), "every step of every episode is trained in some chunk"
 
 
 # Randomness of the networks.

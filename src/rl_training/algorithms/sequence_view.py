@@ -46,7 +46,8 @@ class SequenceView:
 
     Each network is unrolled once over the T + 1 observations, from the state it had when the first was seen (`initial_h`, `initial_c`;
     with `use_stored_state=False` from zeros). The first `burn_in` steps only bring that state up to date: no gradient, no loss, no
-    priority. In a chunk that starts an episode they are padding, and the stored (zero) state is used as it is.
+    priority. In a chunk that starts an episode (`episode_starts` at the burn-in's end) they are padding, and the stored (zero) state is
+    used as it is.
     The bootstrap of step t is the target network's value at t + k of that same unroll (see `n_step_returns`); with double-Q the online
     network's outputs there, already computed, select its action.
     """
@@ -89,9 +90,16 @@ class SequenceView:
             state = network.initial_state(state[0].shape[1])
         if not self.burn_in:
             return state
-        _, burned = network.unroll_core(batch["obs"][: self.burn_in], state)
+        obs, starts = batch["obs"][: self.burn_in], batch["episode_starts"]
+        burned = state
+        if 2 * self.burn_in <= len(starts):
+            _, burned = network.unroll_core(obs, state)
+        else:
+            # A prefix longer than the trained part may be empty at first and hold its episode's start: there the state is zero.
+            for t in range(self.burn_in):
+                _, burned = network.unroll_core(obs[t : t + 1], network.reset_state(burned, starts[t]))
         # An episode that starts where the burn-in ends had nothing before: its prefix is padding.
-        padded = batch["episode_starts"][self.burn_in].bool()[:, None]
+        padded = starts[self.burn_in].bool()[:, None]
         return tuple(torch.where(padded, stored, new) for stored, new in zip(state, burned, strict=True))
 
 
