@@ -1,0 +1,372 @@
+"""Networks: shapes, closed forms of every head, dueling and noisy layers."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from learners import one_hot, parameters_of, set_outputs
+from rl_training.models import (
+    NO_DRAWS,
+    CategoricalHead,
+    Draws,
+    ImplicitHead,
+    LSTMQNetwork,
+    MLPC51QNetwork,
+    MLPIQNetwork,
+    MLPQNetwork,
+    MLPQRQNetwork,
+    NoisyLinear,
+    QNetwork,
+    QuantileHead,
+    build_lstm_q_network,
+    build_mlp_q_network,
+    epsilon_greedy,
+    make_head,
+)
+from rl_training.models.flat import flatten_parameters
+from rl_training.models.layers import Stream, factorised_noise
+
+KINDS: tuple[Any, ...] = ("scalar", "categorical", "quantile", "implicit")
+SMALL: dict[str, Any] = {
+    "num_atoms": 7,
+    "v_min": -3.0,
+    "v_max": 3.0,
+    "num_quantiles": 5,
+    "num_target_quantiles": 6,
+    "num_acting_quantiles": 4,
+    "embedding_dim": 8,
+}
+CPU = torch.device("cpu")
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def network_of(kind: Any, hidden_sizes: tuple[int, ...] = (16, 16), **keywords: Any) -> QNetwork:
+    torch.manual_seed(0)
+    return build_mlp_q_network(4, 3, hidden_sizes=hidden_sizes, head=kind, **{**SMALL, **keywords})
+
+
+# Shapes and acting
+
+
+@pytest.mark.parametrize("hidden_sizes", [(), (8,), (8, 16, 8)])
+@pytest.mark.parametrize("dueling", [False, True])
+@pytest.mark.parametrize("noisy", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_head_with_every_option(kind: str, hidden_sizes: tuple[int, ...], dueling: bool, noisy: bool) -> None:
+    network = network_of(kind, hidden_sizes, dueling=dueling, noisy=noisy)
+    obs = torch.randn(10, 4, generator=generator())
+    outputs = {"scalar": (), "categorical": (7,), "quantile": (5,), "implicit": (4,)}[kind]
+    assert network(obs).shape == (10, 3, *outputs)
+    assert network.q_values(obs).shape == (10, 3)
+    draws = network.draw(generator(), (10,), "acting")
+    assert network.q_values(obs, draws).shape == (10, 3)
+    assert torch.equal(network.act(obs), network.q_values(obs).argmax(-1))
+
+
+@pytest.mark.parametrize(
+    ("network", "shape"),
+    [
+        (MLPQNetwork(4, 2, (8, 8)), (2,)),
+        (MLPQRQNetwork(4, 2, 9, (8, 8)), (2, 9)),
+        (MLPQRQNetwork(4, 2, 1, ()), (2, 1)),  # one quantile still is an axis
+        (MLPC51QNetwork(4, 2, 11, -1.0, 1.0, (8, 8)), (2, 11)),
+        (MLPIQNetwork(4, 2, (8, 8), num_acting_quantiles=6), (2, 6)),
+    ],
+)
+def test_the_named_networks(network: QNetwork, shape: tuple[int, ...]) -> None:
+    assert network(torch.zeros(3, 4)).shape == (3, *shape)
+    assert network.act(torch.zeros(3, 4), epsilon=1.0, generator=generator()).shape == (3,)
+    assert network.act([[0.0] * 4]).shape == (1,)
+
+
+def test_integer_observations_become_floats() -> None:
+    network = MLPQNetwork(4, 2, (8,))
+    obs = torch.tensor([[0, 1, 2, 255]], dtype=torch.uint8)
+    torch.testing.assert_close(network(obs), network(obs.float()))
+
+
+def test_epsilon_greedy_draws_for_each_row_on_its_own() -> None:
+    q_values = torch.tensor([[0.0, 1.0, 0.0]]).repeat(30_000, 1)
+    actions = epsilon_greedy(q_values, 0.3, generator())
+    # Greedy with .7 + .3/3 = .8, each other .1; 30,000 draws: σ ≤ .0023
+    shares = torch.bincount(actions, minlength=3) / len(actions)
+    torch.testing.assert_close(shares, torch.tensor([0.1, 0.8, 0.1]), atol=0.01, rtol=0)
+    assert (epsilon_greedy(q_values[:50], 0.0) == 1).all()
+    # A rate per row: the first never explores, the second always does.
+    rates = torch.tensor([0.0, 1.0]).repeat(500)
+    actions = epsilon_greedy(q_values[:1000], rates, generator())
+    assert (actions[::2] == 1).all() and (actions[1::2] != 1).any()
+
+
+# What a head's numbers mean
+
+
+def test_categorical_q_is_the_mean_of_the_softmax() -> None:
+    # Atoms −1, 0, 1. Logits log(1, 2, 5) → p = (1, 2, 5)/8, mean (5 − 1)/8 = .5; equal logits → 0
+    network = MLPC51QNetwork(1, 2, 3, -1.0, 1.0, ())
+    set_outputs(network, [[[math.log(1), math.log(2), math.log(5)], [7.0, 7.0, 7.0]]])
+    torch.testing.assert_close(network.q_values(torch.ones(1, 1)), torch.tensor([[0.5, 0.0]]))
+
+
+def test_quantile_q_is_the_mean_of_the_quantiles() -> None:
+    network = MLPQRQNetwork(1, 2, 3, ())
+    set_outputs(network, [[[1.0, 2.0, 9.0], [5.0, 5.0, 5.0]]])
+    torch.testing.assert_close(network.q_values(torch.ones(1, 1)), torch.tensor([[4.0, 5.0]]))
+    assert network.act(torch.ones(1, 1)).tolist() == [1]
+
+
+def test_the_cosine_embedding_is_equation_4() -> None:
+    """Z_τ = f(ψ ⊙ φ(τ)) written out as loops."""
+    torch.manual_seed(0)
+    head = ImplicitHead(3, 2, embedding_dim=4)
+    psi, taus = torch.randn(5, 3), torch.rand(5, 7)
+    out = head(psi, Draws(taus=taus))
+    w, b = head.embedding.weight, head.embedding.bias  # [F, n], [F]
+    layer = head.advantage.layers[0]
+    for row in range(5):
+        for k in range(7):
+            cosines = torch.tensor([math.cos(math.pi * i * float(taus[row, k])) for i in range(4)])
+            phi = torch.relu(w @ cosines + b)
+            torch.testing.assert_close(out[row, :, k], layer.weight @ (psi[row] * phi) + layer.bias)
+
+
+def test_an_implicit_head_without_draws_acts_on_midpoints() -> None:
+    torch.manual_seed(0)
+    head = ImplicitHead(3, 2, num_acting_quantiles=4)
+    psi = torch.randn(5, 3)
+    midpoints = torch.tensor([1 / 8, 3 / 8, 5 / 8, 7 / 8]).expand(5, 4)
+    torch.testing.assert_close(head(psi), head(psi, Draws(taus=midpoints)))
+    assert torch.equal(head(psi), head(psi))
+
+
+def test_each_role_draws_its_own_number_of_levels() -> None:
+    network = network_of("implicit")
+    shapes = {role: network.draw(generator(), (10,), role).taus.shape for role in ("online", "target", "acting")}
+    assert shapes == {"online": (10, 5), "target": (10, 6), "acting": (10, 4)}
+    taus = network.draw(generator(), (1000,), "online").taus
+    assert float(taus.min()) >= 0 and float(taus.max()) <= 1
+    assert len(taus.unique()) > 4990  # each sample has its own
+    assert network.draw(generator(), (3, 10), "target").taus.shape == (3, 10, 6)
+
+
+@pytest.mark.parametrize("dueling", [False, True])
+@pytest.mark.parametrize("noisy", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_heads_take_sequences_as_they_take_rows(kind: str, dueling: bool, noisy: bool) -> None:
+    """[T, B, F] with the same draws equals [T·B, F]."""
+    torch.manual_seed(0)
+    head = make_head(kind, 6, 3, hidden_sizes=(8,), dueling=dueling, noisy=noisy, **SMALL)
+    features = torch.randn(4, 5, 6)
+    taus = head.draw_taus((4, 5), "online", generator(), CPU)
+    noise = factorised_noise((head.noise_dim,), generator(), CPU) if noisy else None
+    flat = head(features.reshape(20, 6), Draws(noise, None if taus is None else taus.reshape(20, -1)))
+    sequence = head(features, Draws(noise, taus))
+    torch.testing.assert_close(sequence.flatten(0, 1), flat)
+    torch.testing.assert_close(head.q_values(sequence).flatten(0, 1), head.q_values(flat))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_recurrent_network_takes_every_head(kind: Any) -> None:
+    network = build_lstm_q_network(
+        (4,),
+        3,
+        features_dim=8,
+        encoder_hidden_sizes=(8,),
+        head_hidden_sizes=(8,),
+        hidden_size=8,
+        num_layers=1,
+        head=kind,
+        dueling=True,
+        noisy=True,
+        **SMALL,
+    )
+    assert isinstance(network, LSTMQNetwork)
+    obs = torch.randn(6, 2, 4)
+    draws = network.draw(generator(), (6, 2), "online")
+    out, _ = network.unroll(obs, network.initial_state(2), draws=draws)
+    assert network.head.q_values(out).shape == (6, 2, 3)
+    acting = network.draw(generator(), (2,), "acting")
+    q_values, _ = network.step(obs[0], network.initial_state(2), torch.ones(2), acting)
+    assert q_values.shape == (2, 3)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: CategoricalHead(4, 2, v_min=1.0, v_max=1.0),
+        lambda: CategoricalHead(4, 2, num_atoms=1),
+        lambda: QuantileHead(4, 2, num_quantiles=0),
+        lambda: ImplicitHead(4, 2, num_target_quantiles=0),
+        lambda: ImplicitHead(4, 2, embedding_dim=0),
+    ],
+)
+def test_heads_that_mean_nothing_are_refused(make: Any) -> None:
+    with pytest.raises(ValueError, match="got"):
+        make()
+
+
+# Dueling
+
+
+def test_dueling_adds_value_and_centred_advantage() -> None:
+    # V = 10, A = (1, 2, 6), mean 3: Q = (8, 9, 13)
+    network = MLPQNetwork(1, 3, (), dueling=True)
+    head = network.head
+    with torch.no_grad():
+        head.value.layers[0].weight.fill_(10.0)
+        head.advantage.layers[0].weight.copy_(torch.tensor([[1.0], [2.0], [6.0]]))
+        head.value.layers[0].bias.zero_(), head.advantage.layers[0].bias.zero_()
+    torch.testing.assert_close(network(torch.ones(1, 1)), torch.tensor([[8.0, 9.0, 13.0]]))
+
+
+def test_dueling_aggregates_each_atom_before_the_softmax() -> None:
+    # Two actions, two atoms 0 and 1. V = (1, 2); A(a0) = (0, 4), A(a1) = (2, 0); mean over actions, per atom: (1, 2).
+    # Logits: a0 = (1 + 0 − 1, 2 + 4 − 2) = (0, 4); a1 = (1 + 2 − 1, 2 + 0 − 2) = (2, 0). Q = p(1) = σ(4 − 0), σ(0 − 2).
+    network = MLPC51QNetwork(1, 2, 2, 0.0, 1.0, (), dueling=True)
+    head = network.head
+    with torch.no_grad():
+        head.value.layers[0].weight.copy_(torch.tensor([[1.0], [2.0]]))
+        head.advantage.layers[0].weight.copy_(torch.tensor([[0.0], [4.0], [2.0], [0.0]]))
+        head.value.layers[0].bias.zero_(), head.advantage.layers[0].bias.zero_()
+    obs = torch.ones(1, 1)
+    torch.testing.assert_close(network(obs), torch.tensor([[[0.0, 4.0], [2.0, 0.0]]]))
+    expected = torch.tensor([[1 / (1 + math.exp(-4)), 1 / (1 + math.exp(2))]])
+    torch.testing.assert_close(network.q_values(obs), expected)
+
+
+# Noise
+
+
+def test_the_noisy_layer_is_the_noisy_weight_matrix() -> None:
+    """ε_out ⊙ (σ_w (ε_in ⊙ x) + σ_b) against the matrix of arXiv:1706.10295, eq. 9, built out."""
+    torch.manual_seed(0)
+    layer = NoisyLinear(5, 3)
+    nn.init.normal_(layer.weight_sigma), nn.init.normal_(layer.bias_sigma)
+    x, eps_in, eps_out = torch.randn(7, 5), torch.randn(5), torch.randn(3)
+    weight = layer.weight + layer.weight_sigma * torch.outer(eps_out, eps_in)
+    bias = layer.bias + layer.bias_sigma * eps_out
+    torch.testing.assert_close(layer(x, eps_in, eps_out), x @ weight.T + bias)
+    # A draw per row is each row on its own.
+    many_in, many_out = torch.randn(7, 5), torch.randn(7, 3)
+    rows = torch.stack([layer(x[i : i + 1], many_in[i], many_out[i])[0] for i in range(7)])
+    torch.testing.assert_close(layer(x, many_in, many_out), rows)
+
+
+def test_noisy_layers_start_as_the_paper_says() -> None:
+    layer = NoisyLinear(100, 7, sigma=0.4)
+    assert torch.equal(layer.weight_sigma, torch.full((7, 100), 0.04))  # σ₀/√p
+    assert torch.equal(layer.bias_sigma, torch.full((7,), 0.04))
+    assert float(layer.weight.detach().abs().max()) <= 0.1
+
+
+def test_factorised_noise_is_the_signed_root_of_a_normal() -> None:
+    z = torch.randn(1000, generator=generator(3))
+    torch.testing.assert_close(factorised_noise((1000,), generator(3), CPU), z.sign() * z.abs().sqrt())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_noise_with_sigma_0_is_the_plain_network(kind: Any) -> None:
+    noisy, plain = network_of(kind, noisy=True), network_of(kind)
+    plain.load_state_dict({name: value for name, value in noisy.state_dict().items() if "sigma" not in name})
+    with torch.no_grad():
+        for name, parameter in noisy.named_parameters():
+            if "sigma" in name:
+                parameter.zero_()
+    obs = torch.randn(6, 4)
+    draws = noisy.draw(generator(), (6,), "acting")
+    torch.testing.assert_close(noisy(obs, draws), plain(obs, Draws(taus=draws.taus)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_draws_is_the_mean_and_acting_draws_differ_per_row(kind: Any) -> None:
+    network = network_of(kind, noisy=True)
+    obs = torch.randn(1, 4).expand(6, 4)
+    mean = network.q_values(obs, NO_DRAWS)
+    torch.testing.assert_close(mean, mean[:1].expand(6, 3))
+    noise = network.draw(generator(), (6,), "acting").noise
+    assert noise.shape == (6, network.head.noise_dim)
+    noisy = network.q_values(obs, Draws(noise)).detach()
+    assert float(torch.pdist(noisy).min()) > 1e-3
+    assert network.draw(generator(), (6,), "online").noise.shape == (network.head.noise_dim,)
+
+
+def test_every_layer_and_stream_has_noise_of_its_own() -> None:
+    # Streams of (4 → 8 → out): noise 4 + 8 and 8 + out; advantage out = 3 · 7, value out = 7
+    head = make_head("categorical", 4, 3, hidden_sizes=(8,), dueling=True, noisy=True, num_atoms=7)
+    assert head.noise_dim == (4 + 8 + 8 + 21) + (4 + 8 + 8 + 7)
+
+
+def test_a_plain_network_draws_nothing() -> None:
+    state = generator().get_state()
+    g = generator()
+    assert network_of("quantile").draw(g, (5,), "online") is NO_DRAWS
+    assert torch.equal(state, g.get_state())
+
+
+# Mechanics
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_flat_parameters_are_the_parameters(kind: Any) -> None:
+    network = network_of(kind, dueling=True, noisy=True)
+    names, before = list(network.state_dict()), parameters_of(network)
+    obs = torch.randn(3, 4)
+    out = network(obs).detach()
+    flat = flatten_parameters(network)
+    assert torch.equal(flat, before) and list(network.state_dict()) == names
+    torch.testing.assert_close(network(obs), out)
+    flat.zero_()
+    assert float(network(obs).detach().abs().sum()) == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_buffers_that_settings_determine_are_not_saved(kind: Any) -> None:
+    network = network_of(kind)
+    assert set(network.state_dict()) == {name for name, _ in network.named_parameters()}
+
+
+@pytest.mark.parametrize("relu_last", [False, True])
+@pytest.mark.parametrize("depth", [1, 3])
+def test_the_hand_written_stack_has_autograd_s_gradients(relu_last: bool, depth: int) -> None:
+    from rl_training.models.stack import layer_parameters, relu_stack
+
+    torch.manual_seed(0)
+    layers = nn.ModuleList(nn.Linear(6, 6) for _ in range(depth))
+    x = torch.randn(2, 5, 6, requires_grad=True)
+
+    def plain(x: Tensor) -> Tensor:
+        for i, layer in enumerate(layers):
+            x = layer(x)
+            if relu_last or i + 1 < depth:
+                x = torch.relu(x)
+        return x
+
+    wrt = [x, *layers.parameters()]
+    outs = [plain(x), relu_stack(x, layer_parameters(layers), relu_last=relu_last)]
+    torch.testing.assert_close(outs[1], outs[0])
+    weights = torch.randn(2, 5, 6)
+    for mine, reference in zip(*[torch.autograd.grad((out * weights).sum(), wrt) for out in outs], strict=True):
+        torch.testing.assert_close(mine, reference)
+
+
+def test_a_copy_is_independent() -> None:
+    network = network_of("implicit", noisy=True)
+    other = copy.deepcopy(network)
+    flatten_parameters(other).zero_()
+    assert float(parameters_of(network).abs().sum()) > 0
+    assert float(other(torch.randn(2, 4)).detach().abs().sum()) == 0
+
+
+def test_a_stream_without_hidden_layers_is_linear() -> None:
+    stream = Stream(3, (), 2)
+    assert len(stream.layers) == 1
+    torch.testing.assert_close(stream(one_hot(1, size=3)), (stream.layers[0].weight[:, 1] + stream.layers[0].bias)[None])
