@@ -68,7 +68,7 @@ class ManagedAlgorithm:
 
         if total_timesteps is not None and total_timesteps < 1:
             raise UserError(f"total_timesteps must be >= 1, got {total_timesteps}")
-        watched = (*callbacks, self._watcher())
+        watched = (self._watcher(), *callbacks)  # first: a callback of the user's may raise
         self._policy = None
         if self.checkpoint_path is None:
             if total_timesteps is None:

@@ -1,0 +1,348 @@
+"""The command line: what it does, and for everything that goes wrong the exit code, one line on stderr and nothing written."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+
+from rl_training import __version__
+from rl_training.cli import load_config, main
+from rl_training.experiment.config import SHIPPED_CONFIGS
+from rl_training.experiment.registry import algorithm_names
+
+SMALL: dict[str, Any] = {
+    "algo": "dqn",
+    "env_id": "CartPole-v1",
+    "seed": 1,
+    "total_timesteps": 120,
+    "output_dir": "runs",
+    "eval_interval": 0,
+    "eval_episodes": 2,
+    "checkpoint_interval": 50,
+    "algo_kwargs": {"learning_starts": 20, "batch_size": 8, "hidden_sizes": [8], "buffer_capacity": 200},
+}
+
+
+class Outcome(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder with a small config in it, and we stand there."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump(SMALL))
+    return tmp_path
+
+
+class Cli:
+    """Runs a command in this process: starting Python and torch anew would take seconds."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+
+    def __call__(self, *arguments: str) -> Outcome:
+        self._capsys.readouterr()
+        with pytest.raises(SystemExit) as left:
+            main(arguments)
+        out, err = self._capsys.readouterr()
+        assert isinstance(left.value.code, int)
+        return Outcome(left.value.code, out, err)
+
+    def refused(self, *arguments: str, code: int = 2) -> str:
+        """The one line on stderr of a command that fails."""
+        before = set(Path().rglob("*"))
+        outcome = self(*arguments)
+        assert outcome.code == code, outcome
+        lines = outcome.err.splitlines()
+        assert len(lines) == 1, outcome.err
+        if code == 2:
+            assert set(Path().rglob("*")) == before  # nothing written
+        return lines[0]
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str], here: Path) -> Cli:
+    return Cli(capsys)
+
+
+@pytest.fixture
+def trained(cli: Cli) -> Path:
+    """A finished run."""
+    outcome = cli("train", "--config", "small.yaml", "--quiet")
+    assert outcome.code == 0, outcome.err
+    return Path(outcome.out.strip()).parent.parent
+
+
+# What it does
+
+
+def test_train_eval_and_resume(cli: Cli, here: Path) -> None:
+    done = cli("train", "--config", "small.yaml", "--seed", "5", "--run-suffix", "mine", "--set", "algo_kwargs.batch_size=16")
+    assert done.code == 0, done.err
+    assert done.out.startswith("config: small.yaml\n")
+    (run,) = (here / "runs").iterdir()
+    assert run.name.startswith("dqn__CartPole-v1__seed5__") and run.name.endswith("__mine")
+    resolved = load_config(run / "config.yaml")
+    assert resolved.seed == 5 and resolved.algo_kwargs["batch_size"] == 16
+    assert {"step_50", "step_100", "step_120", "latest", "best"} <= {entry.name for entry in (run / "checkpoints").iterdir()}
+
+    evaluated = cli("eval", "--checkpoint", str(run), "--episodes", "3")
+    assert evaluated.code == 0, evaluated.err
+    figures = yaml.safe_load(evaluated.out)
+    assert figures["eval_episodes"] == 3 and figures["eval_return_mean"] > 0
+
+    resumed = cli("resume", "--checkpoint", str(run / "checkpoints" / "latest"), "--total-timesteps", "150", "--quiet")
+    assert resumed.code == 0, resumed.err
+    assert resumed.out.strip().endswith(f"{run.name}/checkpoints/step_150")
+    assert [entry.name for entry in (here / "runs").iterdir()] == [run.name]
+
+
+@pytest.mark.parametrize("row", algorithm_names())
+def test_every_row_trains_from_its_shipped_config(cli: Cli, row: str) -> None:
+    """Few steps: that each config reaches its return is the benchmark's to show."""
+    small = ["algo_kwargs.learning_starts=20", "algo_kwargs.batch_size=4", "algo_kwargs.train_frequency=8", "algo_kwargs.gradient_steps=1"]
+    sets = [part for text in (*small, "eval_episodes=1", "algo_kwargs.buffer_capacity=500") for part in ("--set", text)]
+    done = cli("train", "--config", f"configs/{row}/cartpole.yaml", "--total-timesteps", "60", "--quiet", *sets)
+    assert done.code == 0, done.err
+    evaluated = cli("eval", "--checkpoint", done.out.strip(), "--episodes", "1")
+    assert evaluated.code == 0, evaluated.err
+
+
+def test_a_shipped_config_is_named_when_it_is_used(cli: Cli) -> None:
+    outcome = cli("train", "--config", "dqn/cartpole.yaml", "--total-timesteps", "5", "--num-envs", "2", "--output-dir", "out")
+    assert outcome.code == 0, outcome.err
+    assert outcome.out.startswith(f"config: {SHIPPED_CONFIGS / 'dqn' / 'cartpole.yaml'}\n")
+    (run,) = Path("out").iterdir()
+    assert load_config(run / "config.yaml").num_envs == 2
+
+
+def test_quiet_prints_only_where_the_checkpoint_is(cli: Cli) -> None:
+    outcome = cli("train", "--config", "small.yaml", "--quiet")
+    assert outcome.code == 0
+    assert outcome.err == ""
+    assert len(outcome.out.splitlines()) == 1 and Path(outcome.out.strip(), "manifest.json").is_file()
+
+
+def test_a_checkpoint_knows_how_it_was_made(trained: Path) -> None:
+    assert "command" in json.loads((trained / "metadata.json").read_text())
+
+
+def test_algos_configs_version_and_help(cli: Cli) -> None:
+    algos = cli("algos")
+    assert algos.code == 0 and [line.split()[0] for line in algos.out.splitlines()] == list(algorithm_names())
+    listed = cli("configs")
+    assert listed.code == 0 and "configs/dqn/cartpole.yaml" in listed.out.splitlines()
+    assert cli("configs", "list") == listed
+    shown = cli("configs", "show", "configs/dqn/cartpole.yaml")
+    assert shown.code == 0 and yaml.safe_load(shown.out)["algo"] == "dqn" and str(SHIPPED_CONFIGS) in shown.out
+    assert cli("--version") == Outcome(0, f"rl-training {__version__}\n", "")
+    for arguments in ((), ("--help",)):
+        helped = cli(*arguments)
+        assert helped.code == 0 and all(word in helped.out for word in ("train", "resume", "eval", "algos", "configs"))
+
+
+def test_load_config_is_here_too() -> None:
+    from rl_training.experiment.config import load_config as defined
+
+    assert load_config is defined
+
+
+def test_python_m_rl_training(here: Path) -> None:
+    done = subprocess.run([sys.executable, "-m", "rl_training", "--version"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, f"rl-training {__version__}\n")
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["--set", "algo_kwargs.batchsize=64"],
+            "--set algo_kwargs.batchsize=64: algo_kwargs.batchsize is not a key of dqn; did you mean batch_size?",
+        ),
+        (
+            ["--set", "algo_kwargs.batch_size='64'"],
+            "--set algo_kwargs.batch_size='64': algo_kwargs.batch_size must be an integer, got '64'",
+        ),
+        (["--set", "algo_kwargs.gamma=2"], "--set algo_kwargs.gamma=2: algo_kwargs.gamma must be <= 1.0, got 2"),
+        (["--set", "algo_kwargs.v_min=2"], "--set algo_kwargs.v_min=2: algo_kwargs.v_min needs head: categorical"),
+        (["--set", "algo=dqnn"], "--set algo=dqnn: algo 'dqnn' is unknown; did you mean dqn?"),
+        (
+            ["--set", "learning_rate=1"],
+            "--set learning_rate=1: learning_rate is not a key of a config; did you mean algo_kwargs.learning_rate?",
+        ),
+        (["--set", "batch_size"], "--set batch_size: must be KEY=VALUE, such as algo_kwargs.batch_size=64"),
+        (["--set", "seed=[1"], "--set seed=[1: line 1, column 3: expected ',' or ']', but got '<stream end>'"),
+        (["--set", "seed.x=1"], "--set seed.x=1: seed holds no keys"),
+        (["--seed", "-1"], "--seed -1: seed must be >= 0, got -1"),
+        (["--total-timesteps", "0"], "--total-timesteps 0: total_timesteps must be >= 1, got 0"),
+        (["--num-envs", "0"], "--num-envs 0: num_envs must be >= 1, got 0"),
+        (["--device", "tpu"], "--device tpu: device must be auto, cpu, cuda, cuda:<number> or mps, got 'tpu'"),
+        (["--set", "env_id=CartPol-v1"], "did you mean CartPole-v1?"),
+        (["--set", "env_id=no_such_module_here:Env-v0"], "no_such_module_here"),
+        (["--set", "env_id=Pendulum-v1"], "dqn"),  # a continuous action space: the row and the space are named
+        (["--set", "env_kwargs.wrappers=[no_such_wrapper]"], "no_such_wrapper"),
+        (["--set", "algo_kwargs.buffer_capacity=1000000000000000"], ""),
+        (["--output-dir", "small.yaml"], "output_dir small.yaml: no run can be made there"),
+        (["--bogus"], "No such option: --bogus (see --help)"),
+        (["--seed", "x"], "Invalid value for '--seed'"),
+        (["stray"], "stray"),
+    ],
+)
+def test_bad_input_to_train(cli: Cli, arguments: Sequence[str], message: str) -> None:
+    line = cli.refused("train", "--config", "small.yaml", *arguments)
+    assert line.startswith("error: ")
+    assert message in line
+
+
+def test_device_that_is_not_there(cli: Cli) -> None:
+    torch = pytest.importorskip("torch")
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    assert "cuda" in cli.refused("train", "--config", "small.yaml", "--device", "cuda")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("algo: dqn\nalgo: dqn\n", "error: bad.yaml: line 2, column 1: algo is given twice"),
+        ("algo: [dqn\n", "error: bad.yaml: line 2, column 1: expected ',' or ']', but got '<stream end>'"),
+        ("", "error: bad.yaml: must hold keys and values, such as `algo: dqn`, got None"),
+        ("algo: dqn\n", "error: bad.yaml: env_id is missing (and 3 more)"),
+        (
+            yaml.safe_dump({**SMALL, "algo": "double_dqn", "algo_kwargs": {"double_q": False}}),
+            "error: bad.yaml: algo_kwargs.double_q is true in every double_dqn (that is what it is), got False",
+        ),
+    ],
+)
+def test_bad_files(cli: Cli, text: str, message: str) -> None:
+    Path("bad.yaml").write_text(text)
+    assert cli.refused("train", "--config", "bad.yaml") == message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train"], "error: Missing option '--config'. (see --help)"),
+        (["train", "--config", "nothing.yaml"], "error: nothing.yaml: no such config, here or among the shipped ones"),
+        (["train", "--config", "."], "error: .: is a folder, not a config"),
+        (["bogus"], "error: No such command 'bogus'. (see --help)"),
+        (["eval", "--checkpoint", "nothing"], "error: nothing: no such checkpoint"),
+        (["resume", "--checkpoint", "nothing"], "error: nothing: no such checkpoint"),
+        (["eval", "--checkpoint", "small.yaml"], "error: small.yaml: neither a checkpoint nor a run's directory"),
+        (["eval", "--checkpoint", ".", "--episodes", "0"], "error: Invalid value for '--episodes'"),
+        (["configs", "show", "nothing"], "error: nothing: no such config"),
+        (["configs", "bogus"], "error: No such command 'bogus'. (see --help)"),
+    ],
+)
+def test_bad_commands(cli: Cli, arguments: Sequence[str], message: str) -> None:
+    assert cli.refused(*arguments).startswith(message)
+
+
+def test_bad_checkpoints(cli: Cli, trained: Path) -> None:
+    checkpoint = trained / "checkpoints" / "latest"
+    whole = (checkpoint / "model.safetensors").read_bytes()
+    assert "is absolute" in cli.refused("resume", "--checkpoint", str(trained), "--total-timesteps", "60")
+    for command in ("eval", "resume"):
+        (checkpoint / "model.safetensors").write_bytes(pickle.dumps({"weight": 1}))
+        assert "model.safetensors: not a whole safetensors file" in cli.refused(command, "--checkpoint", str(trained))
+        (checkpoint / "model.safetensors").write_bytes(whole[:-3])
+        assert "model.safetensors: not a whole safetensors file" in cli.refused(command, "--checkpoint", str(trained))
+        (checkpoint / "model.safetensors").write_bytes(whole)
+    manifest = json.loads((checkpoint / "manifest.json").read_text())
+    (checkpoint / "manifest.json").write_text(json.dumps({**manifest, "algo": "double_dqn"}))
+    assert "algo is 'double_dqn', but its config says otherwise" in cli.refused("eval", "--checkpoint", str(trained))
+    (checkpoint / "manifest.json").write_text(json.dumps({**manifest, "format_version": 9}))
+    assert "a newer rl_training wrote it" in cli.refused("resume", "--checkpoint", str(trained))
+    # A config that asks for another network than the file holds
+    manifest["config"]["algo_kwargs"]["hidden_sizes"] = [9]
+    (checkpoint / "manifest.json").write_text(json.dumps(manifest))
+    for command in ("eval", "resume"):
+        cli.refused(command, "--checkpoint", str(trained))
+
+
+# Failures and signals
+
+FAILING = """
+import gymnasium as gym
+import numpy as np
+
+class Failing(gym.Env):
+    observation_space = gym.spaces.Box(-1, 1, (2,))
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, raises=False):
+        self.raises, self.steps = raises, 0
+
+    def reset(self, seed=None, options=None):
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        if self.steps > 70:
+            if self.raises:
+                raise ZeroDivisionError("the physics broke")
+            return np.full(2, np.nan, np.float32), 0.0, False, False, {}
+        return np.zeros(2, np.float32), 0.0, self.steps % 10 == 0, False, {}
+
+gym.register("Failing-v0", Failing)
+"""
+
+
+@pytest.mark.parametrize(("raises", "message"), [("false", "not finite"), ("true", "ZeroDivisionError: the physics broke")])
+def test_an_environment_that_fails(cli: Cli, monkeypatch: pytest.MonkeyPatch, raises: str, message: str) -> None:
+    Path("failing_env.py").write_text(FAILING)
+    monkeypatch.syspath_prepend(".")
+    arguments = [
+        "train",
+        "--config",
+        "small.yaml",
+        "--quiet",
+        "--set",
+        "env_id=failing_env:Failing-v0",
+        "--set",
+        f"env_kwargs.raises={raises}",
+    ]
+    line = cli.refused(*arguments, code=1)
+    assert line.startswith("error: environment 0 ")
+    assert message in line and "step 1 of its episode 7" in line  # 70 good steps are seven episodes of ten
+    (run,) = Path("runs").iterdir()
+    from rl_training.experiment.checkpointing import open_checkpoint
+
+    assert open_checkpoint(run).step == 50
+    open_checkpoint(run).load_training()
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_saves_then_leaves(here: Path, signum: signal.Signals, code: int) -> None:
+    arguments = ["train", "--config", "small.yaml", "--total-timesteps", "100000000"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rl_training", *arguments], cwd=here, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 60
+    while not list(here.glob("runs/*/checkpoints/latest")) and process.poll() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signum)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == code, err
+    assert err.splitlines()[-1].startswith("interrupted: ")
+    assert "Traceback" not in err
+    (latest,) = here.glob("runs/*/checkpoints/latest")
+    assert os.readlink(latest) in err.splitlines()[-1]  # the checkpoint it saved is the one it names
