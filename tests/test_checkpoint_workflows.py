@@ -1,0 +1,245 @@
+"""What users do with checkpoints: evaluate, resume, predict; and what is left after a failure."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+import yaml
+from test_dqn_trainer_smoke import smoke_config
+
+from rl_training.errors import CheckpointError, ConfigError, RunError, SpaceError, UserError
+from rl_training.experiment.checkpointing import open_checkpoint
+from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.run import Run
+from rl_training.runtime.workflows import evaluate_checkpoint, fresh_policy, load_policy, resume_training, train
+from rl_training.types import EnvStep
+
+
+def test_wherever_a_checkpoint_is_taken_several_paths_will_do(tmp_path: Path) -> None:
+    result = train(smoke_config(tmp_path))
+    places = [
+        result.run_dir,
+        result.checkpoint_path,
+        result.checkpoint_path / "model.safetensors",
+        result.run_dir / "checkpoints" / "latest",
+    ]
+    scores = [evaluate_checkpoint(place, num_episodes=3) for place in places]
+    assert all(score == scores[0] for score in scores)
+    assert scores[0]["eval_episodes"] == 3
+
+
+def test_the_final_evaluation_is_that_of_the_saved_policy(tmp_path: Path) -> None:
+    result = train(smoke_config(tmp_path))
+    again = evaluate_checkpoint(result.checkpoint_path, num_episodes=2)
+    assert again["eval_return_mean"] == result.metrics["eval_return_mean"]
+    other = evaluate_checkpoint(result.checkpoint_path, num_episodes=20, seed=99)
+    assert other["eval_return_mean"] != evaluate_checkpoint(result.checkpoint_path, num_episodes=20)["eval_return_mean"]
+
+
+def test_predict_from_a_checkpoint_is_the_networks_argmax(tmp_path: Path) -> None:
+    result = train(smoke_config(tmp_path))
+    policy = load_policy(result.checkpoint_path)
+    obs = np.random.default_rng(0).normal(size=(32, 4)).astype(np.float32)
+    actions, state = policy.predict(obs)
+    with torch.no_grad():
+        expected = policy.network.q_values(torch.from_numpy(obs)).argmax(-1).numpy()
+    np.testing.assert_array_equal(actions, expected)
+    assert state == ()
+    one, _ = policy.predict(obs[3])
+    assert one == expected[3] and isinstance(one, int)
+    with pytest.raises(UserError, match=r"shape \(4,\)"):
+        policy.predict(np.zeros(3))
+
+
+def test_fresh_policy_is_the_one_training_starts_from(tmp_path: Path) -> None:
+    config = smoke_config(tmp_path, total_timesteps=20)  # ends before learning_starts: nothing is learned
+    trained = load_policy(train(config).checkpoint_path)
+    fresh = fresh_policy(config)
+    for a, b in zip(fresh.network.parameters(), trained.network.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=0)
+
+
+def test_resume_moves_only_the_end(tmp_path: Path) -> None:
+    """A run of 300 steps resumed to 500 keeps its schedules: ε and the learning rate are those of a total of 300."""
+    settings = {"lr_schedule": "linear", "exploration_fraction": 1.0}
+    first = train(smoke_config(tmp_path / "a", algo_kwargs=settings))
+    result = resume_training(first.run_dir, total_timesteps=500)
+    assert result.run_dir == first.run_dir and result.metrics["global_step"] == 500
+    config = open_checkpoint(result.checkpoint_path).config
+    assert (config.total_timesteps, config.horizon) == (500, 300)
+    with pytest.raises(ConfigError, match="absolute"):
+        resume_training(first.run_dir, total_timesteps=200)
+
+
+def test_resume_cuts_records_past_the_checkpoint(tmp_path: Path) -> None:
+    class DieAt(Callback):
+        def on_step(self, run: Run, step: EnvStep) -> None:
+            if run.clock.env_steps == 240:
+                raise RunError("died")
+
+    config = smoke_config(tmp_path)
+    with pytest.raises(RunError, match=r"died \(the last checkpoint is .*step_150\)"):
+        train(config, callbacks=[DieAt()])
+    (run_dir,) = tmp_path.iterdir()
+    result = resume_training(run_dir)
+    steps = [yaml.safe_load(line)["step"] for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    assert steps == sorted(steps) and steps.count(200) == 2  # one record of training and one of evaluation, not two of each
+    assert result.metrics["global_step"] == 300
+
+
+def test_a_run_without_a_checkpoint_starts_over_in_its_directory(tmp_path: Path) -> None:
+    class DieAt(Callback):
+        def on_step(self, run: Run, step: EnvStep) -> None:
+            if run.clock.env_steps == 130:  # after the evaluation at 100, whose `best` is no checkpoint to resume from
+                raise RunError("died")
+
+    config = smoke_config(tmp_path / "a")
+    with pytest.raises(RunError, match="no checkpoint had been saved yet"):
+        train(config, callbacks=[DieAt()])
+    (run_dir,) = (tmp_path / "a").iterdir()
+    resumed = resume_training(run_dir)
+    reference = train(config.replace(output_dir=str(tmp_path / "b")))
+    assert resumed.run_dir == run_dir
+    for name in ("model", "training", "replay"):
+        a, b = (result.checkpoint_path / f"{name}.safetensors" for result in (resumed, reference))
+        assert a.read_bytes() == b.read_bytes(), name
+
+
+def test_resume_without_replay_says_so_and_fills_it_first(tmp_path: Path) -> None:
+    updates: list[int] = []
+
+    class Count(Callback):
+        def on_step(self, run: Run, step: EnvStep) -> None:
+            updates.append(run.clock.updates)
+
+    first = train(smoke_config(tmp_path, checkpoint_replay=False))
+    assert not (first.checkpoint_path / "replay.safetensors").exists()
+    with pytest.warns(UserWarning, match="holds no replay"):
+        resume_training(first.run_dir, total_timesteps=400, callbacks=[Count()])
+    # learning_starts is 50: the 49 steps 301 … 349 make no update, and from 350 on there is one per multiple of 4 (352 is the first)
+    assert set(updates[:51]) == {63} and updates[51] == 64
+
+
+class Faulty(gym.Env[Any, Any]):
+    """CartPole-like, until step 200 of all its steps: then what `fault` says."""
+
+    observation_space = gym.spaces.Box(-1, 1, (3,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, fault: str) -> None:
+        self.fault, self.count = fault, 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.t = 0
+        return np.zeros(3, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.t += 1
+        self.count += 1
+        obs, reward = np.full(3, self.t / 100, np.float32), 1.0
+        if self.count == 200:
+            if self.fault == "raise":
+                raise ZeroDivisionError("the physics broke")
+            if self.fault == "nan observation":
+                obs[1] = np.nan
+            if self.fault == "nan reward":
+                reward = float("nan")
+        return obs, reward, self.t == 20, False, {}
+
+
+@pytest.mark.parametrize("fault", ["raise", "nan observation", "nan reward"])
+def test_a_broken_environment_is_named_and_the_last_checkpoint_stays(fault: str, tmp_path: Path) -> None:
+    made = 0
+
+    def make() -> gym.Env[Any, Any]:
+        nonlocal made
+        made += 1
+        return Faulty(fault if made == 2 else "none")  # environment 1 of 2 is the broken one
+
+    config = smoke_config(tmp_path, env_id="callable:make", num_envs=2, total_timesteps=1_000)
+    with pytest.raises(RunError) as caught:
+        train(config, env=make)
+    message = str(caught.value)
+    # its 200th step is the 20th of its tenth episode
+    assert "environment 1" in message and "step 20 of its episode 9" in message and "step_300" in message and "\n" not in message
+    (run_dir,) = tmp_path.iterdir()
+    assert open_checkpoint(run_dir).step == 300
+    assert load_policy(run_dir).predict(np.zeros(3))[0] in (0, 1)
+
+
+def test_spaces_a_row_does_not_take_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    config = smoke_config(tmp_path, env_id="Pendulum-v1")
+    with pytest.raises(SpaceError, match=r"dqn cannot act in the action space Box.*Discrete"):
+        train(config)
+    with pytest.raises(SpaceError, match=r"dqn cannot learn from the observation space Discrete.*flatten"):
+        train(smoke_config(tmp_path, env_id="FrozenLake-v1"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_buffer_that_does_not_fit_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"buffer .*GiB"):
+        train(smoke_config(tmp_path, algo_kwargs={"buffer_capacity": 10**13}))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_model_of_other_sizes_is_refused(tmp_path: Path) -> None:
+    small, large = train(smoke_config(tmp_path / "a")), train(smoke_config(tmp_path / "b", algo_kwargs={"hidden_sizes": [32]}))
+    (small.checkpoint_path / "model.safetensors").write_bytes((large.checkpoint_path / "model.safetensors").read_bytes())
+    with pytest.raises(CheckpointError, match=r"float32\[32,4\], but the manifest says .float32\[16,4\]"):
+        load_policy(small.checkpoint_path)
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_run_saves_and_leaves_with_its_code(signum: int, code: int, tmp_path: Path) -> None:
+    config = smoke_config(tmp_path / "runs", total_timesteps=10**7, checkpoint_interval=0, eval_interval=0)
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump(config.to_dict()))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rl_training", "train", "--config", str(path), "--quiet"],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    deadline = time.monotonic() + 120
+    while not any((tmp_path / "runs").glob("*/metrics.jsonl")) or not next((tmp_path / "runs").glob("*/metrics.jsonl")).stat().st_size:
+        assert process.poll() is None and time.monotonic() < deadline, "the run did not get under way"
+        time.sleep(0.05)
+    process.send_signal(signum)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == code, errors
+    assert "Traceback" not in errors and len(errors.strip().splitlines()) == 1
+    (run_dir,) = (tmp_path / "runs").iterdir()
+    saved = open_checkpoint(run_dir)
+    assert saved.step > 0 and saved.load_replay() is not None
+
+
+def test_a_full_disk_keeps_the_last_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rl_training.experiment import checkpointing
+
+    calls = 0
+    original = checkpointing.write_tensors
+
+    def full_at_the_third(*args: Any, **keywords: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls > 6:  # model, training and replay of two checkpoints were written
+            raise OSError(28, "No space left on device")
+        return original(*args, **keywords)
+
+    monkeypatch.setattr(checkpointing, "write_tensors", full_at_the_third)
+    with pytest.raises(RunError, match="No space left on device"):
+        train(smoke_config(tmp_path, eval_interval=0, checkpoint_interval=100))
+    (run_dir,) = tmp_path.iterdir()
+    assert open_checkpoint(run_dir).step == 200
+    assert load_policy(run_dir).predict(np.zeros(4))[0] in (0, 1)
+    assert not list((run_dir / "checkpoints").glob(".*"))
