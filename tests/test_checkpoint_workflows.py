@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from test_dqn_trainer_smoke import smoke_config
 
 from rl_training.errors import CheckpointError, ConfigError, RunError, SpaceError, UserError
 from rl_training.experiment.checkpointing import open_checkpoint
@@ -23,6 +22,7 @@ from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.run import Run
 from rl_training.runtime.workflows import evaluate_checkpoint, fresh_policy, load_policy, resume_training, train
 from rl_training.types import EnvStep
+from test_dqn_trainer_smoke import smoke_config
 
 
 def test_wherever_a_checkpoint_is_taken_several_paths_will_do(tmp_path: Path) -> None:

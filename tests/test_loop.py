@@ -129,7 +129,7 @@ def test_evaluation_quotas_are_fixed_beforehand() -> None:
 
 
 def test_evaluation_does_not_favour_short_episodes(tmp_path: Path) -> None:
-    # Environment-making callables are not told their index, so count: every second environment made has episodes of 1 step, the others of 9.
+    # Callables are not told an index, so count: every second environment made has episodes of 1 step, the others of 9.
     # 4 episodes over 4 environments, one each: the mean length is (1 + 9 + 1 + 9)/4 = 5. Taking the first 4 to finish would give 1.
     made = iter(range(10**6))
 
