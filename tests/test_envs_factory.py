@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -85,6 +88,19 @@ def test_every_replaying_backend_gives_the_same_episodes() -> None:
         traces.append([envs.reset(), *(envs.step(action).obs for action in actions)])
         envs.close()
     assert all(np.array_equal(a, b) for trace in traces[1:] for a, b in zip(traces[0], trace, strict=True))
+
+
+def test_workers_outlive_an_interrupt_so_that_a_checkpoint_can_be_saved() -> None:
+    envs = make_envs("CartPole-v1", num_envs=2, seed=0, vectorization="async")
+    envs.reset()
+    workers = multiprocessing.active_children()
+    assert len(workers) == 2
+    for worker in workers:
+        os.kill(worker.pid or 0, signal.SIGINT)
+    envs.step(np.zeros(2, np.int64))
+    assert envs.state_dict()["action_counts"].tolist() == [1, 1]
+    envs.close()
+    assert not any(worker.is_alive() for worker in workers)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from contextlib import nullcontext
 from typing import Any
 
 import gymnasium as gym
@@ -12,6 +13,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 
 from rl_training.envs.episodes import ReplayableEpisodes, episode_seed
 from rl_training.envs.factory import make_envs
+from rl_training.envs.normalize import RewardNormalizer
 from rl_training.envs.serial import SerialVectorEnv
 from rl_training.envs.vector import VectorEnvs
 from rl_training.errors import CheckpointError, RunError, UserError
@@ -224,8 +226,10 @@ def test_a_state_that_went_through_tensors_is_restored() -> None:
     envs = make_envs("Pendulum-v1", num_envs=2, seed=0)  # real-valued actions, recorded as arrays
     envs.reset()
     actions = np.random.default_rng(0).uniform(-2, 2, size=(20, 2, 1)).astype(np.float32)
+    reused = np.zeros((2, 1), np.float32)
     for action in actions[:10]:
-        envs.step(action)
+        reused[:] = action  # a caller may write its next actions into the same array
+        envs.step(reused)
     state = {key: torch.from_numpy(value) if isinstance(value, np.ndarray) else value for key, value in envs.state_dict().items()}
     resumed = make_envs("Pendulum-v1", num_envs=2, seed=0)
     assert resumed.load_state_dict(state).restored.all()
@@ -233,15 +237,21 @@ def test_a_state_that_went_through_tensors_is_restored() -> None:
 
 
 def test_native_episodes_restart_on_resume_and_say_so() -> None:
-    envs = make_envs("CartPole-v1", num_envs=3, seed=0, vectorization="native")
-    first = envs.reset()
+    def make() -> VectorEnvs:
+        return make_envs("CartPole-v1", num_envs=3, seed=0, vectorization="native", env_kwargs={"wrappers": ["normalize_observation"]})
+
+    envs = make()
+    envs.reset()
+    first = envs.state_dict()["obs"]  # not normalised
     assert not envs.exact_resume and "restart" in envs.resume_note
     assert envs.step(np.zeros(3, np.int64)).valid.all()
     state = envs.state_dict()
-    resumed = make_envs("CartPole-v1", num_envs=3, seed=0, vectorization="native")
-    obs, restored = resumed.load_state_dict(state)
-    assert not restored.any()
-    assert not np.array_equal(obs, first)  # fresh episodes, not the run's first ones again
+    resumed, later = make(), make()
+    assert not resumed.load_state_dict(state).restored.any()
+    assert resumed.statistics()["observation"]["count"] == 9  # 3 first observations, 3 steps, and the 3 new ones
+    later.load_state_dict(resumed.state_dict())
+    starts = [first, resumed.state_dict()["obs"], later.state_dict()["obs"]]
+    assert len({start.tobytes() for start in starts}) == 3  # fresh episodes, neither the run's first ones nor those of the resume before
     assert np.array_equal(resumed.state_dict()["lengths"], [0, 0, 0])
     with pytest.raises(CheckpointError, match="native"):
         make_envs("CartPole-v1", num_envs=3, seed=0).load_state_dict(state)
@@ -280,28 +290,70 @@ def test_an_environment_that_is_not_deterministic_is_said_and_begins_afresh(mode
 
 
 class Luck(gym.Env[Any, Any]):
-    """The same observation for ever; rewards, or the end, come from no seed."""
+    """The same observation for ever; the reward and the end come from no seed."""
 
     observation_space = gym.spaces.Box(0, 1, (1,), np.float32)
     action_space = gym.spaces.Discrete(2)
-    reward, over = 0.0, False
+
+    def __init__(self, reward: float, length: int) -> None:
+        self.reward, self.length = reward, length
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.time = 0
         return np.zeros(1, np.float32), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        return np.zeros(1, np.float32), self.reward, self.over, False, {}
+        self.time += 1
+        assert self.time <= self.length, "stepped past the end of an episode"
+        return np.zeros(1, np.float32), self.reward, self.time == self.length, False, {}
 
 
-@pytest.mark.parametrize("changed", [{"reward": 1.0}, {"over": True}])
-def test_other_rewards_or_another_end_are_noticed_though_the_observation_agrees(changed: dict[str, Any]) -> None:
-    envs = make_envs(Luck, num_envs=1, seed=0)
+@pytest.mark.parametrize(
+    ("saved", "now", "restored"),
+    [
+        ((0.0, 9), (0.0, 9), True),
+        ((0.0, 9), (1.0, 9), False),  # another reward
+        ((0.0, 9), (0.0, 2), False),  # it ends before the third step
+        ((0.0, 9), (0.0, 3), False),  # it ends with the third step, but had not when it was saved
+        ((0.0, 3), (0.0, 3), True),  # saved when it waited for its reset step
+        ((0.0, 3), (0.0, 9), False),  # it was over then and is not now
+        ((0.0, 3), (0.0, 2), False),  # it is over too early
+    ],
+)
+def test_other_rewards_or_another_end_are_noticed_though_the_observation_agrees(saved: Any, now: Any, restored: bool) -> None:
+    def make(luck: Any) -> VectorEnvs:
+        fns = [lambda: ReplayableEpisodes(Luck(*luck), seed=SEED, stream="train", env_index=0)]
+        return VectorEnvs(
+            SyncVectorEnv(fns, autoreset_mode=AutoresetMode.NEXT_STEP), replayable=True, reward_normalizer=RewardNormalizer(1, gamma=1.0)
+        )
+
+    envs, resumed = make(saved), make(now)
     envs.reset()
     for _ in range(3):
         envs.step(np.zeros(1, np.int64))
-    resumed = make_envs(type("Other", (Luck,), changed), num_envs=1, seed=0)
+    state = envs.state_dict()
+    with nullcontext() if restored else pytest.warns(RuntimeWarning, match="not deterministic"):
+        assert bool(resumed.load_state_dict(state).restored[0]) is restored
+    after = resumed.state_dict()
+    assert after["lengths"].tolist() == ([int(saved[1] > 3) * 3] if restored else [0])
+    # 3 episodes' worth of steps never go past an end, and a reset step comes only where one was awaited
+    assert bool(resumed.step(np.zeros(1, np.int64)).valid[0]) is not bool(after["waiting"][0])
+
+
+def test_an_episode_lost_on_resume_takes_its_discounted_return_with_it() -> None:
+    def make(reward: float) -> VectorEnvs:
+        return make_envs(lambda: Luck(reward, 9), num_envs=1, seed=0, env_kwargs={"wrappers": [{"normalize_reward": {"gamma": 1.0}}]})
+
+    envs, resumed = make(2.0), make(5.0)
+    envs.reset()
+    for _ in range(3):
+        envs.step(np.zeros(1, np.int64))
+    state = envs.state_dict()
+    assert state["statistics"]["reward"]["returns"] == [6.0]
     with pytest.warns(RuntimeWarning, match="not deterministic"):
-        assert not resumed.load_state_dict(envs.state_dict()).restored.any()
+        resumed.load_state_dict(state)
+    resumed.step(np.zeros(1, np.int64))
+    assert resumed.statistics()["reward"]["returns"] == [5.0]
 
 
 def test_another_number_of_environments_is_refused() -> None:
@@ -362,6 +414,7 @@ def test_what_fails_is_named(mode: str | AutoresetMode, how: str, message: str) 
     assert (how != "raise") or isinstance(failure.value.__cause__, KeyError)
 
 
+@pytest.mark.filterwarnings("ignore:.*ERROR:UserWarning")  # Gymnasium's log of the worker's traceback
 def test_a_worker_that_raises_is_named() -> None:
     fns = [lambda i=i: ReplayableEpisodes(Broken(i, "raise"), seed=SEED, stream="train", env_index=i) for i in range(2)]
     envs = VectorEnvs(AsyncVectorEnv(fns, autoreset_mode=AutoresetMode.SAME_STEP), replayable=True)

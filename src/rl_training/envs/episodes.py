@@ -31,7 +31,7 @@ def episode_seed(seed: int, stream: str, env_index: int, episode: int) -> int:
 
 
 class EpisodeRecord(TypedDict):
-    """Where an environment stands."""
+    """Where an environment is to be brought back to."""
 
     episode: int
     actions: Array  # [t, ...] since its reset
@@ -57,7 +57,6 @@ class ReplayableEpisodes(gym.Wrapper[Any, Any, Any, Any]):
         self._seed, self._stream, self._env_index = seed, stream, env_index
         self._keep: Callable[[Any], Any] = int if isinstance(env.action_space, gym.spaces.Discrete) else np.array  # np.array copies
         self._actions: list[Any] = []
-        self._ended = False
         self._reset_due = False  # a restored NEXT_STEP environment: the backend has forgotten that its next step is the reset step
         self.next_episode = 0
         self.resume_from: EpisodeRecord | None = None  # the next reset plays this instead of beginning `next_episode`
@@ -92,19 +91,19 @@ class ReplayableEpisodes(gym.Wrapper[Any, Any, Any, Any]):
         except Exception as error:  # an environment may raise anything: it is chained, never swallowed
             raise self._failure(error) from error
         if terminated or truncated:
-            self._ended = True
             obs = copy.deepcopy(obs)  # the reset that follows may write into the same array
         return obs, reward, terminated, truncated, info
 
-    def episode_record(self) -> EpisodeRecord:
+    def episode_record(self) -> tuple[int, Array]:
+        """The episode's number, and the actions [t, ...] since its reset."""
         actions = np.asarray(self._actions) if self._actions else np.zeros((0, *(self.action_space.shape or ())), self.action_space.dtype)
-        return EpisodeRecord(episode=self.next_episode - 1, actions=actions, ended=self._ended)
+        return self.next_episode - 1, actions
 
     def _begin(self, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
         episode = self.next_episode
         self.next_episode += 1
         self._actions = []
-        self._ended = self._reset_due = False
+        self._reset_due = False
         try:
             return self.env.reset(seed=episode_seed(self._seed, self._stream, self._env_index, episode), options=options or None)
         except Exception as error:  # as above

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import os
+import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
@@ -63,7 +65,8 @@ def make_envs(
         elif vectorization == "sync":
             vector_env = SyncVectorEnv(makers, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
         else:
-            vector_env = AsyncVectorEnv(makers, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
+            workers = [InWorker(maker, os.getpid()) for maker in makers]
+            vector_env = AsyncVectorEnv(workers, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
     return VectorEnvs(
         vector_env,
         replayable=vectorization != "native",
@@ -109,6 +112,20 @@ class EnvMaker:
             env = ZeroBasedActions(env)
         env = self.wrappers.apply(env)
         return ReplayableEpisodes(env, seed=self.seed, stream=self.seed_stream, env_index=self.index)
+
+
+@dataclass(frozen=True)
+class InWorker:
+    """Leaves signals to the main process: Ctrl-C reaches every process of a terminal, and saving the checkpoint then needs the workers."""
+
+    make: EnvMaker
+    main_pid: int
+
+    def __call__(self) -> gym.Env[Any, Any]:
+        if os.getpid() != self.main_pid:  # Gymnasium also makes one here, to read its spaces
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)  # not the main process's handler, which a fork inherits
+        return self.make()
 
 
 def _make_one(source: EnvSpec | Callable[..., gym.Env[Any, Any]], kwargs: dict[str, Any]) -> gym.Env[Any, Any]:

@@ -181,10 +181,10 @@ class VectorEnvs:
             "statistics": self.statistics(),
         }
         if self.exact_resume:
-            records: tuple[EpisodeRecord, ...] = self._workers.call("episode_record")
-            state["episodes"] = np.array([record["episode"] for record in records], np.int64)
-            state["action_counts"] = np.array([len(record["actions"]) for record in records], np.int64)
-            state["actions"] = np.concatenate([record["actions"] for record in records])
+            episodes, actions = zip(*self._workers.call("episode_record"), strict=True)
+            state["episodes"] = np.array(episodes, np.int64)
+            state["action_counts"] = np.array([len(played) for played in actions], np.int64)
+            state["actions"] = np.concatenate(actions)
         return state
 
     def load_state_dict(self, state: State) -> Restored:

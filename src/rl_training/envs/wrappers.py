@@ -154,7 +154,6 @@ class _AppendActionReward(gym.Wrapper[Any, Any, Any, Any]):
         if not isinstance(env.action_space, spaces.Discrete):
             raise SpaceError(f"wrapper append_action_reward needs Discrete actions, not {env.action_space}")
         self._size, self._actions = space.shape[0], int(env.action_space.n)
-        self._start = int(env.action_space.start)
         low = np.concatenate([space.low, np.zeros(self._actions), [-np.inf]]).astype(np.float32)
         high = np.concatenate([space.high, np.ones(self._actions), [np.inf]]).astype(np.float32)
         self.observation_space = spaces.Box(low, high, dtype=np.float32)
@@ -166,7 +165,7 @@ class _AppendActionReward(gym.Wrapper[Any, Any, Any, Any]):
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
         obs, reward, terminated, truncated, info = self.env.step(action)
         longer = self._append(obs)
-        longer[self._size + int(action) - self._start] = 1.0
+        longer[self._size + int(action)] = 1.0  # actions count from 0: the factory has seen to it
         longer[-1] = float(reward)
         return longer, reward, terminated, truncated, info
 
