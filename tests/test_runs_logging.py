@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import re
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -124,14 +125,34 @@ def test_tensorboard_shows_what_was_written_and_forgets_what_was_cut(tmp_path: P
     assert scalars(tmp_path, "train/loss") == [(100, 1.0), (200, 2.0), (300, 7.0)]
 
 
-def test_a_metric_that_cannot_be_written_fails_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sink = JsonlSink(tmp_path / "metrics.jsonl")
+@pytest.mark.parametrize("kind", [JsonlSink, TensorBoardSink])
+def test_a_metric_that_cannot_be_written_fails_the_run_once(kind: Any, tmp_path: Path) -> None:
+    """Files end at 512 bytes here: the write fails with what the system says, and closing does not fail again."""
+    sink = kind(tmp_path / "metrics.jsonl" if kind is JsonlSink else tmp_path)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (512, hard))
+    try:
+        with pytest.raises(RunError, match=r"cannot be written \(File too large\)"), Sinks([sink]) as sinks:
+            for step in range(100):
+                sinks.write(step, {"a": 1.0})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
-    class Full:
-        def write(self, text: str) -> None:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    sink.close()
-    monkeypatch.setattr(sink, "_file", Full())
-    with pytest.raises(RunError, match=r"metrics.jsonl: cannot be written \(No space left on device\)"):
-        sink.write(1, {"a": 1.0})
+def test_every_sink_is_closed_even_where_one_fails() -> None:
+    closed: list[str] = []
+
+    class Sink:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def write(self, step: int, values: Any) -> None: ...
+
+        def close(self) -> None:
+            closed.append(self.name)
+            if self.name == "b":
+                raise RunError("b")
+
+    with pytest.raises(RunError, match="b"), Sinks([Sink("a"), Sink("b"), Sink("c")]):
+        pass
+    assert sorted(closed) == ["a", "b", "c"]

@@ -32,7 +32,7 @@ def _kind(tensor: Tensor) -> str:
 
 def _owned(value: Tensor | np.ndarray[Any, np.dtype[Any]]) -> Tensor:
     """A contiguous CPU tensor that shares memory with no other: parameters are views of one flat tensor, which safetensors refuses."""
-    tensor = torch.from_numpy(np.require(value, requirements="CW")) if isinstance(value, np.ndarray) else value.detach()
+    tensor = torch.from_numpy(np.require(value, requirements=("C", "W"))) if isinstance(value, np.ndarray) else value.detach()
     tensor = tensor.cpu().contiguous()
     return tensor if tensor.untyped_storage().nbytes() == tensor.nbytes else tensor.clone()
 
