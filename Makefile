@@ -29,17 +29,17 @@ $(STAMP): pyproject.toml constraints.txt
 
 install: $(STAMP)
 
+# A seed of its own: other episodes than those by which the run chose its best checkpoint.
 train: $(STAMP)
 	$(BIN)/rl-training train --config configs/dqn/cartpole.yaml --output-dir $(OUTPUT)
 	@run=$$(ls -dt $(OUTPUT)/dqn__CartPole-v1__*/ | head -n 1); run=$${run%/}; \
 	checkpoint=$$run/checkpoints/best; test -e $$checkpoint || checkpoint=$$run/checkpoints/latest; \
-	echo; echo "Greedy policy of $$checkpoint over 20 fresh episodes:"; \
-	$(BIN)/rl-training eval --checkpoint $$checkpoint --episodes 20 && \
-	echo && echo "The run is in $$run. Next:" && \
-	echo "  $(BIN)/tensorboard --logdir $(OUTPUT)                                              # curves" && \
-	echo "  $(BIN)/rl-training resume --checkpoint $$run --total-timesteps 100000  # train on" && \
-	echo "  $(BIN)/rl-training algos                                                     # the other algorithms" && \
-	echo "  $(BIN)/rl-training configs                                                   # the configs shipped for them"
+	printf '\nGreedy policy of %s over 20 fresh episodes:\n' $$checkpoint; \
+	$(BIN)/rl-training eval --checkpoint $$checkpoint --episodes 20 --seed 2026 && \
+	printf '\nNext:\n  %s  # %s\n  %s  # %s\n  %s  # %s\n' \
+	  "$(BIN)/tensorboard --logdir $(OUTPUT)" 'curves' \
+	  "$(BIN)/rl-training resume --checkpoint $$run --total-timesteps 100000" 'train on' \
+	  "$(BIN)/rl-training algos; $(BIN)/rl-training configs" 'the other algorithms, and the configs shipped for them'
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -q -n 2
