@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from rl_training.api import (
         C51DQN,
         DQN,
+        DRQN,
         IQN,
         QRDQN,
+        R2D2,
         DoubleDQN,
         DuelingDQN,
         ManagedAlgorithm,
@@ -34,8 +36,10 @@ __version__ = "0.1.0"
 __all__ = [
     "C51DQN",
     "DQN",
+    "DRQN",
     "IQN",
     "QRDQN",
+    "R2D2",
     "DoubleDQN",
     "DuelingDQN",
     "ManagedAlgorithm",

@@ -5,8 +5,10 @@ from __future__ import annotations
 from rl_training.api.algorithms import (
     C51DQN,
     DQN,
+    DRQN,
     IQN,
     QRDQN,
+    R2D2,
     DoubleDQN,
     DuelingDQN,
     ManagedAlgorithm,
@@ -20,8 +22,10 @@ from rl_training.experiment.config import TrainConfig
 __all__ = [
     "C51DQN",
     "DQN",
+    "DRQN",
     "IQN",
     "QRDQN",
+    "R2D2",
     "DoubleDQN",
     "DuelingDQN",
     "ManagedAlgorithm",

@@ -7,8 +7,10 @@ from rl_training.api.managed import ManagedAlgorithm
 __all__ = [
     "C51DQN",
     "DQN",
+    "DRQN",
     "IQN",
     "QRDQN",
+    "R2D2",
     "DoubleDQN",
     "DuelingDQN",
     "ManagedAlgorithm",
@@ -57,3 +59,11 @@ class IQN(ManagedAlgorithm, row="iqn"):
 
 class RainbowDQN(ManagedAlgorithm, row="rainbow_dqn"):
     """Categorical, dueling, noisy, double, n-step and prioritized DQN in one (arXiv:1710.02298)."""
+
+
+class DRQN(ManagedAlgorithm, row="drqn"):
+    """DQN with a recurrent network, trained on sequences (arXiv:1507.06527)."""
+
+
+class R2D2(ManagedAlgorithm, row="r2d2"):
+    """Recurrent double Q-learning on prioritized sequences (Kapturowski et al., ICLR 2019)."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from rl_training.errors import ConfigError
 from rl_training.experiment.explain import did_you_mean
-from rl_training.experiment.settings import Settings, ValueSettings
+from rl_training.experiment.settings import RecurrentSettings, Settings, ValueSettings
 
 
 @dataclass(frozen=True)
@@ -152,4 +152,21 @@ register_algorithm(
     fixed={"head": "categorical", "dueling": True, "noisy": True, "double_q": True, "prioritized": True},
     defaults={"n_step": 3, "prioritized_alpha": 0.5},
     minimum={"n_step": 2},
+)
+register_algorithm(
+    "drqn",
+    trainer="rl_training.runtime.drqn_trainer:train_drqn",
+    summary="a recurrent network, trained on sequences from their stored state",
+    paper="arXiv:1507.06527",
+    settings=RecurrentSettings,
+)
+register_algorithm(
+    "r2d2",
+    trainer="rl_training.runtime.r2d2_trainer:train_r2d2",
+    summary="recurrent double Q-learning on prioritized sequences",
+    paper="Kapturowski et al., ICLR 2019",
+    settings=RecurrentSettings,
+    fixed={"prioritized": True},
+    # the paper's: double-Q, α and a constant β; burn-in, overlap, rescaling and n-step are options
+    defaults={"double_q": True, "prioritized_alpha": 0.9, "prioritized_beta_start": 0.6, "prioritized_beta_end": 0.6},
 )

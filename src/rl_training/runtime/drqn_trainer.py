@@ -1,0 +1,65 @@
+"""`train_drqn`, and what R2D2's trainer shares with it: a recurrent network, replay of sequences, the loop of every value-based row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rl_training.algorithms.drqn import DRQN
+from rl_training.data import PrioritizedRecurrentReplayBuffer, RecurrentReplayBuffer
+from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.settings import RecurrentSettings
+from rl_training.models.build import build_lstm_q_network
+from rl_training.models.recurrent import LSTMQNetwork
+from rl_training.runtime.actor import SequenceFeed
+from rl_training.runtime.run import RunOptions, TrainResult
+from rl_training.runtime.setup import prepare
+from rl_training.runtime.value_based import head_keywords, learner_keywords, replay_keywords, rule_of, train_value_based
+
+
+def build_network(settings: RecurrentSettings, spaces: Mapping[str, Any]) -> LSTMQNetwork:
+    return build_lstm_q_network(
+        spaces["obs_shape"],
+        spaces["num_actions"],
+        features_dim=settings.features_dim,
+        encoder_hidden_sizes=settings.hidden_sizes,
+        head_hidden_sizes=settings.head_hidden_sizes,
+        hidden_size=settings.recurrent_hidden_size,
+        num_layers=settings.recurrent_num_layers,
+        head=settings.head,
+        **head_keywords(settings),
+    )
+
+
+def train_recurrent(algorithm: type[DRQN], config: TrainConfig, options: RunOptions) -> TrainResult:
+    """Train a recurrent value-based row."""
+    setup = prepare(config, options.env, small=False)
+    s = config.settings
+    assert isinstance(s, RecurrentSettings)  # the rows of these trainers have these
+    network = setup.build(build_network)
+    learner = algorithm(
+        network,
+        gamma=s.gamma,
+        n_step=s.n_step,
+        burn_in=s.burn_in,
+        stored_state=s.stored_state,
+        priority_eta=s.priority_eta,
+        rule=rule_of(s, value_rescaling=s.value_rescaling),
+        **learner_keywords(setup, s),
+    )
+    buffer = PrioritizedRecurrentReplayBuffer if s.prioritized else RecurrentReplayBuffer
+    replay = buffer(
+        **replay_keywords(setup, s),
+        num_envs=config.num_envs,
+        sequence_length=s.sequence_length,
+        hidden_size=s.recurrent_hidden_size,
+        num_layers=s.recurrent_num_layers,
+        sequence_overlap=s.sequence_overlap,
+        burn_in=s.burn_in,
+    )
+    return train_value_based(setup, s, options, network=network, learner=learner, replay=replay, feed=SequenceFeed(replay))
+
+
+def train_drqn(config: TrainConfig, run_suffix: str | None = None, **options: Any) -> TrainResult:
+    """Train DRQN. `options` are those of RunOptions: callbacks, env, resume_from."""
+    return train_recurrent(DRQN, config, RunOptions(run_suffix=run_suffix, **options))
