@@ -67,6 +67,7 @@ $(PEERS_STAMP): pyproject.toml constraints.txt benchmarks/peers.txt
 peers: $(PEERS_STAMP)
 
 bench: $(PEERS_STAMP)
+	$(PEERS)/bin/python -m benchmarks.startup --json benchmarks/results/startup.json
 	$(PEERS)/bin/python -m benchmarks.throughput --json benchmarks/results/throughput.json
 	$(PEERS)/bin/python -m benchmarks.learner --json benchmarks/results/learner.json
 	$(PEERS)/bin/python -m benchmarks.replay --json benchmarks/results/replay.json
