@@ -33,9 +33,13 @@ def resolve_device(requested: str, *, small: bool) -> Resolved:
 
 
 def resolve_threads(requested: int | str, *, small: bool) -> Resolved:
-    """`auto` is one thread for MLPs, where two never helped, and all cores (at most 8) for larger networks."""
+    """`auto` is one thread for MLPs, where two never helped, and for larger networks one per core (at most 8), or as OMP_NUM_THREADS says:
+    whoever sets it shares the machine, where threads that wait for each other cost far more than they give."""
     if requested != "auto":
         return Resolved(str(requested), "as configured")
     if small:
         return Resolved("1", "more threads do not help a small MLP")
+    wanted = os.environ.get("OMP_NUM_THREADS", "")
+    if wanted.isdecimal() and int(wanted) > 0:
+        return Resolved(wanted, "OMP_NUM_THREADS")
     return Resolved(str(min(os.cpu_count() or 1, 8)), "one per core, at most 8")
