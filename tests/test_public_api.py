@@ -22,6 +22,7 @@ TINY: dict[str, Any] = {
     "batch_size": 8,
     "hidden_sizes": (8,),
     "buffer_capacity": 300,
+    "exploration_fraction": 0.9,  # ε still falls when a first learn() ends
     "eval_episodes": 1,
     "eval_interval": 0,
     "checkpoint_interval": 0,

@@ -42,7 +42,7 @@ class ManagedAlgorithm:
         cls.row = row
         _CLASSES.setdefault(row, cls.__name__)
 
-    def __init__(self, config: TrainConfig | str | Callable[..., Any], /, **keywords: Any) -> None:
+    def __init__(self, config: TrainConfig | str | Callable[..., Any], **keywords: Any) -> None:
         self._env: Callable[..., Any] | None = None
         self._total_is_unsaid = not isinstance(config, TrainConfig) and "total_timesteps" not in keywords
         if isinstance(config, TrainConfig):

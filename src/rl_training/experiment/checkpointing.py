@@ -76,12 +76,8 @@ class Checkpoint:
 
 def _read_manifest(path: Path) -> dict[str, Any]:
     file = path / "manifest.json"
-
-    def refuse(constant: str) -> None:
-        raise ValueError(f"{constant} is not JSON")
-
     try:
-        manifest = json.loads(file.read_text(encoding="utf-8"), parse_constant=refuse)
+        manifest = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise CheckpointError(f"{file}: is missing") from None
     except (OSError, ValueError, RecursionError) as error:

@@ -30,11 +30,10 @@ def _kind(tensor: Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}".replace(" ", "")
 
 
-def _owned(value: Tensor | np.ndarray[Any, np.dtype[Any]]) -> Tensor:
-    """A contiguous CPU tensor that shares memory with no other: parameters are views of one flat tensor, which safetensors refuses."""
-    tensor = torch.from_numpy(np.require(value, requirements=("C", "W"))) if isinstance(value, np.ndarray) else value.detach()
-    tensor = tensor.cpu().contiguous()
-    return tensor if tensor.untyped_storage().nbytes() == tensor.nbytes else tensor.clone()
+def _on_cpu(value: Tensor | np.ndarray[Any, np.dtype[Any]]) -> Tensor:
+    if isinstance(value, np.ndarray):
+        return torch.from_numpy(np.require(value, requirements=("C", "W")))
+    return value.detach().cpu().contiguous()
 
 
 def split_state(state: State) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -44,8 +43,9 @@ def split_state(state: State) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
     def visit(value: Any, path: str) -> Any:
         if isinstance(value, (Tensor, np.ndarray)):
-            tensor = _owned(value)
-            if tensor.nbytes and tensor.untyped_storage().data_ptr() in storages:  # the same tensor under two names
+            tensor = _on_cpu(value)
+            # Parameters are views of one flat tensor, and safetensors refuses two tensors that share their memory.
+            if tensor.nbytes and tensor.untyped_storage().data_ptr() in storages:
                 tensor = tensor.clone()
             storages.add(tensor.untyped_storage().data_ptr())
             tensors[path] = tensor
