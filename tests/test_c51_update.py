@@ -109,9 +109,9 @@ def test_the_rule_on_sequences_is_the_rule_on_rows() -> None:
     rewards, discounts = torch.randn(3, 4, generator=g), torch.rand(3, 4, generator=g)
     out = rule.loss(chosen, rule.target(bootstrap, rewards, discounts))
     flat = rule.loss(chosen.reshape(12, 5), rule.target(bootstrap.reshape(12, 5), rewards.reshape(12), discounts.reshape(12)))
-    for mine, theirs in zip(out, flat, strict=True):
-        assert mine.shape == (3, 4)
-        torch.testing.assert_close(mine.reshape(12), theirs)
+    for name in ("loss", "priority", "q_value", "target", "td_error"):
+        assert getattr(out, name).shape == (3, 4)
+        torch.testing.assert_close(getattr(out, name).reshape(12), getattr(flat, name))
 
 
 def test_the_mean_is_kept_where_nothing_is_clipped() -> None:

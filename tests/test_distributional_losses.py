@@ -41,8 +41,22 @@ from rl_training.algorithms.distributional_losses import (
         ([0.5, 0.0, 0.0, 0.5], [-9.0, 0.0, 0.0, 99.0], [0.5, 0.0, 0.0, 0.5]),
     ],
 )
-def test_projection_by_hand(masses: list[float], moved: list[float], expected: list[float]) -> None:
-    torch.testing.assert_close(project(torch.tensor(masses), torch.tensor(moved), 0.0, 3.0), torch.tensor(expected))
+@pytest.mark.parametrize("form", [project, losses._project])
+def test_projection_by_hand(form: Callable[..., Tensor], masses: list[float], moved: list[float], expected: list[float]) -> None:
+    torch.testing.assert_close(form(torch.tensor(masses), torch.tensor(moved), 0.0, 3.0), torch.tensor(expected))
+
+
+def test_both_forms_of_the_projection_agree() -> None:
+    g = torch.Generator().manual_seed(0)
+    p, z = torch.rand(64, 51, generator=g).softmax(-1), 30 * torch.randn(64, 51, generator=g)
+    torch.testing.assert_close(project(p, z, -10.0, 10.0), losses._project(p, z, -10.0, 10.0), atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("where", ["probabilities", "atoms"])
+def test_a_nan_in_the_projection_is_not_hidden(where: str) -> None:
+    values = {"probabilities": torch.full((2, 3), 1 / 3), "atoms": torch.tensor([0.0, 1.0, 2.0]).repeat(2, 1)}
+    values[where][0, 1] = math.nan
+    assert project(values["probabilities"], values["atoms"], 0.0, 2.0).isnan().any(-1).tolist() == [True, False]
 
 
 floats = st.floats(-20, 20, width=32)

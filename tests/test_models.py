@@ -151,11 +151,24 @@ def test_an_implicit_head_without_draws_acts_on_midpoints() -> None:
 def test_each_role_draws_its_own_number_of_levels() -> None:
     network = network_of("implicit")
     shapes = {role: network.draw(generator(), (10,), role).taus.shape for role in ("online", "target", "acting")}
-    assert shapes == {"online": (10, 5), "target": (10, 6), "acting": (10, 4)}
-    taus = network.draw(generator(), (1000,), "online").taus
-    assert float(taus.min()) >= 0 and float(taus.max()) <= 1
-    assert len(taus.unique()) > 4990  # each sample has its own
-    assert network.draw(generator(), (3, 10), "target").taus.shape == (3, 10, 6)
+    assert shapes == {"online": (1, 5), "target": (1, 6), "acting": (1, 4)}  # one draw for the batch
+    assert network.draw(generator(), (3, 10), "target").taus.shape == (1, 1, 6)
+
+
+def test_levels_are_one_from_each_stratum_and_uniform_together() -> None:
+    head, g = ImplicitHead(3, 2, num_quantiles=5), generator()
+    taus = torch.stack([head.draw_taus((7,), "online", g, CPU)[0] for _ in range(4000)])  # [4000, 5]
+    assert torch.equal((taus * 5).floor(), torch.arange(5.0).expand(4000, 5))
+    # Within its stratum each is uniform: mean (i + ½)/5, σ of the mean .2/√12/√4000 ≈ .0009
+    torch.testing.assert_close(taus.mean(0), (torch.arange(5) + 0.5) / 5, atol=0.005, rtol=0)
+    assert len(taus.unique()) > 19_000  # anew each time
+
+
+def test_one_draw_for_all_is_the_same_row_for_each() -> None:
+    torch.manual_seed(0)
+    head, features = ImplicitHead(3, 2, hidden_sizes=(8,)), torch.randn(5, 3)
+    taus = head.draw_taus((5,), "online", generator(), CPU)
+    torch.testing.assert_close(head(features, Draws(taus=taus)), head(features, Draws(taus=taus.expand(5, -1))))
 
 
 @pytest.mark.parametrize("dueling", [False, True])
@@ -168,7 +181,7 @@ def test_heads_take_sequences_as_they_take_rows(kind: str, dueling: bool, noisy:
     features = torch.randn(4, 5, 6)
     taus = head.draw_taus((4, 5), "online", generator(), CPU)
     noise = factorised_noise((head.noise_dim,), generator(), CPU) if noisy else None
-    flat = head(features.reshape(20, 6), Draws(noise, None if taus is None else taus.reshape(20, -1)))
+    flat = head(features.reshape(20, 6), Draws(noise, None if taus is None else taus[0]))
     sequence = head(features, Draws(noise, taus))
     torch.testing.assert_close(sequence.flatten(0, 1), flat)
     torch.testing.assert_close(head.q_values(sequence).flatten(0, 1), head.q_values(flat))

@@ -29,12 +29,21 @@ def project(probabilities: Tensor, atoms: Tensor, v_min: float, v_max: float) ->
 
     probabilities: [..., N], the mass of each moved atom; atoms: [..., N], where it moved to. Returns [..., N].
     """
+    if _on_cpu(probabilities):
+        rows = _rows(probabilities, probabilities.dtype)
+        projected = np.empty_like(rows)
+        _kernels().project_kernel(rows, _rows(atoms, probabilities.dtype), v_min, v_max, projected)
+        return torch.from_numpy(projected).view(probabilities.shape)
+    return _project(probabilities, atoms, v_min, v_max)
+
+
+def _project(probabilities: Tensor, atoms: Tensor, v_min: float, v_max: float) -> Tensor:
+    """The same with torch alone."""
     last = probabilities.shape[-1] - 1
     b = ((atoms - v_min) * (last / (v_max - v_min))).clamp_(0, last)
     lower = b.floor()
     above = (b - lower).mul_(probabilities)
     index = lower.long()
-    # p − p(b − l), not p(u − b): keeps the mass when b is an integer, where l and u are the same atom.
     projected = torch.zeros_like(probabilities).scatter_add_(-1, index, probabilities - above)
     return projected.scatter_add_(-1, index.add_(1).clamp_(max=last), above)
 
@@ -51,7 +60,8 @@ def clipped_share(probabilities: Tensor, atoms: Tensor, v_min: float, v_max: flo
 
 def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
     """−Σ_i m_i log p_i with p = softmax(logits), [..., N] each → [...]: C51's loss (arXiv:1707.06887, algorithm 1)."""
-    return -(target * torch.log_softmax(logits, -1)).sum(-1)
+    flat = logits.reshape(-1, logits.shape[-1])
+    return torch.nn.functional.cross_entropy(flat, target.reshape(flat.shape), reduction="none").view(logits.shape[:-1])
 
 
 def entropy(probabilities: Tensor) -> Tensor:
@@ -83,9 +93,7 @@ def quantile_huber_loss(theta: Tensor, tau: Tensor, target: Tensor, kappa: float
 class _QuantileHuber(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, theta: Tensor, tau: Tensor, target: Tensor, kappa: float) -> tuple[Tensor, Tensor]:
-        on_cpu = theta.device.type == "cpu" and theta.dtype in (torch.float32, torch.float64)
-        evaluate = _compiled if on_cpu and not torch.compiler.is_compiling() else _pairwise
-        loss, gradient, error = evaluate(theta, tau, target, kappa)
+        loss, gradient, error = (_compiled if _on_cpu(theta) else _pairwise)(theta, tau, target, kappa)
         ctx.save_for_backward(gradient)
         ctx.mark_non_differentiable(error)
         return loss, error
@@ -111,9 +119,9 @@ def _compiled(theta: Tensor, tau: Tensor, target: Tensor, kappa: float) -> tuple
     """The same by the numba kernel, which leaves no intermediate in memory."""
     dtype, shape = theta.dtype, theta.shape
     x = _rows(theta, dtype)
-    levels = _rows(tau if tau.ndim == 1 else tau.expand(shape), dtype)
+    levels = _rows(tau if tau.numel() == shape[-1] else tau.expand(shape), dtype)
     loss, error, gradient = np.empty(len(x), x.dtype), np.empty(len(x), x.dtype), np.empty_like(x)
-    _kernel()(x, levels, _rows(target, dtype), x.dtype.type(kappa), loss, gradient, error)
+    _kernels().quantile_huber_kernel(x, levels, _rows(target, dtype), x.dtype.type(kappa), loss, gradient, error)
     out = torch.from_numpy(loss), torch.from_numpy(gradient), torch.from_numpy(error)
     return out if theta.ndim == 2 else (out[0].view(shape[:-1]), out[1].view(shape), out[2].view(shape[:-1]))
 
@@ -129,8 +137,13 @@ def _rows(x: Tensor, dtype: torch.dtype) -> Array:
     return rows
 
 
-@cache
-def _kernel() -> Any:
-    from rl_training.algorithms.quantile_kernel import quantile_huber_kernel
+def _on_cpu(x: Tensor) -> bool:
+    """Whether numba's loops can be used: not on an accelerator, and not in a compiled step, which makes its own."""
+    return x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64) and not torch.compiler.is_compiling()
 
-    return quantile_huber_kernel
+
+@cache
+def _kernels() -> Any:
+    from rl_training.algorithms import kernels
+
+    return kernels

@@ -27,30 +27,29 @@ def reduce_loss(loss: Tensor, mask: Tensor | None, weights: Tensor | None) -> Te
     return loss.mean() if mask is None else (loss * mask).sum() / mask.sum()
 
 
+REPORTED = {"q_value_mean": "q_value", "target_mean": "target", "td_error_mean": "td_error"}
+"""Metrics of every rule, and where they stand in its RuleLoss."""
+
+
 class LazyMetrics(Mapping[str, Tensor]):
     """Metrics that are computed when somebody reads them, since most updates are never logged."""
 
     def __init__(self, loss: Tensor, parts: RuleLoss, mask: Tensor | None, extra: Mapping[str, Callable[[], Tensor]] | None = None) -> None:
-        self._loss, self._mask = loss, mask
-        self._parts: dict[str, Tensor | Callable[[], Tensor]] = {
-            "q_value_mean": parts.q_value,
-            "target_mean": parts.target,
-            "td_error_mean": parts.td_error,
-            **(extra or {}),
-        }
+        self._loss, self._mask, self._extra = loss, mask, extra or {}
+        self._parts = parts
 
     def __getitem__(self, name: str) -> Tensor:
         if name == "loss":
             return self._loss
-        part = self._parts[name]
         with torch.no_grad():
-            return reduce_loss((part if isinstance(part, Tensor) else part()).detach(), self._mask, None)
+            value = self._extra[name]() if name in self._extra else getattr(self._parts, REPORTED[name])
+            return reduce_loss(value, self._mask, None)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(("loss", *self._parts))
+        return iter(("loss", *REPORTED, *self._extra))
 
     def __len__(self) -> int:
-        return 1 + len(self._parts)
+        return 1 + len(REPORTED) + len(self._extra)
 
 
 class LearnerOptions(TypedDict, total=False):
@@ -94,25 +93,25 @@ class QLearner:
         self.optimizer = FlatAdam(self._flat, [p.numel() for p in self._parameters], eps=adam_eps)
         self.generator = torch.Generator(self._flat.device).manual_seed(seed)
         self.last_step = 0
-        self._priorities: Tensor | None = None
-        self._td_errors: Tensor | None = None
+        self._last: tuple[RuleLoss, Aligned] | None = None
 
     @property
     def last_priorities(self) -> Tensor:
         """What prioritized replay should rank the last batch's items by, [B]."""
-        if self._priorities is None:
-            raise RuntimeError("no update has been made yet")
-        return self._priorities
-
-    def current_learning_rate(self, global_step: int) -> float:
-        return self.learning_rate(global_step) if callable(self.learning_rate) else self.learning_rate
+        return self.priorities(*self._last_update())
 
     @property
     def last_td_errors(self) -> Tensor:
         """|δ| of the last update as its rule reports it, [B] or [T, B]."""
-        if self._td_errors is None:
+        return self._last_update()[0].td_error
+
+    def _last_update(self) -> tuple[RuleLoss, Aligned]:
+        if self._last is None:
             raise RuntimeError("no update has been made yet")
-        return self._td_errors
+        return self._last
+
+    def current_learning_rate(self, global_step: int) -> float:
+        return self.learning_rate(global_step) if callable(self.learning_rate) else self.learning_rate
 
     def align(self, batch: Batch) -> Aligned:
         return self.view.align(batch, self.q_network, self.target_network, double_q=self.double_q, generator=self.generator)
@@ -133,7 +132,7 @@ class QLearner:
         loss, parts, aligned = self.evaluate_loss(batch)
         grads = torch.autograd.grad(loss, self._parameters, allow_unused=True)
         self.optimizer.step(grads, self.current_learning_rate(global_step), self.max_grad_norm)
-        self._priorities, self._td_errors = self.priorities(parts, aligned), parts.td_error
+        self._last = parts, aligned
         crossed = global_step // self.target_update_interval - self.last_step // self.target_update_interval
         self.last_step = global_step
         for _ in range(crossed if self.tau < 1 else min(crossed, 1)):

@@ -7,23 +7,57 @@ A rule works on any rank: `...` is [B] for transitions and [T, B] for sequences.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import ClassVar, Literal, NamedTuple, Protocol
+from typing import ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor
 
 from rl_training.algorithms.distributional_losses import clipped_share, cross_entropy, entropy, midpoints, project, quantile_huber_loss
-from rl_training.algorithms.value_losses import huber, rescale, td_target, unrescale
+from rl_training.algorithms.value_losses import rescale, td_target, unrescale
 
 
-class RuleLoss(NamedTuple):
-    """Per element, all [...]: the loss (with gradient), what prioritized replay should rank it by, and what is reported."""
+class RuleLoss:
+    """Per element, all [...]: the loss (with gradient), what prioritized replay should rank it by, and what is reported.
 
-    loss: Tensor
-    priority: Tensor
-    q_value: Tensor
-    target: Tensor
-    td_error: Tensor  # |δ|
+    All but the loss is computed when somebody reads it, since most updates are not logged and many not prioritized.
+    """
+
+    def __init__(
+        self,
+        loss: Tensor,
+        *,
+        priority: Callable[[], Tensor],
+        q_value: Callable[[], Tensor],
+        target: Callable[[], Tensor],
+        td_error: Callable[[], Tensor],
+    ) -> None:
+        self.loss = loss
+        self._make = {"priority": priority, "q_value": q_value, "target": target, "td_error": td_error}
+        self._made: dict[str, Tensor] = {}
+
+    @property
+    def priority(self) -> Tensor:
+        return self._read("priority")
+
+    @property
+    def q_value(self) -> Tensor:
+        return self._read("q_value")
+
+    @property
+    def target(self) -> Tensor:
+        """The mean of the target."""
+        return self._read("target")
+
+    @property
+    def td_error(self) -> Tensor:
+        """|δ|."""
+        return self._read("td_error")
+
+    def _read(self, name: str) -> Tensor:
+        if name not in self._made:
+            with torch.no_grad():
+                self._made[name] = self._make[name]().detach()
+        return self._made[name]
 
 
 ExtraMetric = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -72,9 +106,12 @@ class ScalarRule:
         return bellman(rewards, discounts, bootstrap, value_rescaling=self.value_rescaling)
 
     def loss(self, chosen: Tensor, target: Tensor, taus: Tensor | None = None) -> RuleLoss:
-        error = (chosen - target).detach().abs_()
-        loss = torch.nn.functional.huber_loss(chosen, target, reduction="none") if chosen.requires_grad else huber(chosen - target)
-        return RuleLoss(loss, error, chosen, target, error)
+        loss = torch.nn.functional.huber_loss(chosen, target, reduction="none")
+
+        def error() -> Tensor:
+            return (chosen - target).abs_()
+
+        return RuleLoss(loss, priority=error, q_value=lambda: chosen, target=lambda: target, td_error=error)
 
 
 class CategoricalRule:
@@ -105,11 +142,18 @@ class CategoricalRule:
         return clipped_share(torch.softmax(bootstrap, -1), self._moved(rewards, discounts), self.v_min, self.v_max)
 
     def loss(self, chosen: Tensor, target: Tensor, taus: Tensor | None = None) -> RuleLoss:
-        loss = cross_entropy(chosen, target)
-        with torch.no_grad():
-            q_value, target_mean = torch.softmax(chosen, -1) @ self.support, target @ self.support
-            kl = (loss - entropy(target)).clamp_(min=0)  # rounding alone makes it negative
-        return RuleLoss(loss, kl, q_value, target_mean, (target_mean - q_value).abs_())
+        loss, support = cross_entropy(chosen, target), self.support
+
+        def q_value() -> Tensor:
+            return torch.softmax(chosen, -1) @ support
+
+        return RuleLoss(
+            loss,
+            priority=lambda: (loss - entropy(target)).clamp_(min=0),  # rounding alone makes it negative
+            q_value=q_value,
+            target=lambda: target @ support,
+            td_error=lambda: (target @ support - q_value()).abs_(),
+        )
 
 
 class QuantileRule:
@@ -138,7 +182,9 @@ class QuantileRule:
                 self._levels = midpoints(count, chosen.device)
             taus = self._levels
         loss, error = quantile_huber_loss(chosen, taus, target, self.kappa)
-        return RuleLoss(loss, error, chosen.detach().mean(-1), target.mean(-1), error)
+        return RuleLoss(
+            loss, priority=lambda: error, q_value=lambda: chosen.mean(-1), target=lambda: target.mean(-1), td_error=lambda: error
+        )
 
 
 def make_rule(

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from rl_training.algorithms.value_losses import take_action
+from rl_training.models.heads import Draws
 from rl_training.types import Batch
 
 
@@ -44,7 +45,8 @@ class TransitionView:
             target_draws = target.draw(generator, shape, "target")
             next_out = target(next_obs, target_draws)
             # Double-Q (arXiv:1509.06461): which network selects the next action; the target network always values it.
-            select = online.q_values(next_obs, online_draws) if double_q else target.head.q_values(next_out)
+            # An implicit head selects at its acting levels: the action it would take.
+            select = online.q_values(next_obs, Draws(online_draws.noise)) if double_q else target.head.q_values(next_out)
             bootstrap = next_out.amax(-1) if select is next_out else take_action(next_out, select.argmax(-1))
         chosen = take_action(online(obs, online_draws), actions)
         discounts = batch.get("discounts")

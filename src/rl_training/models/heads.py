@@ -151,8 +151,12 @@ class ImplicitHead(Head):
     Z_τ = f(ψ ⊙ φ(τ)),   φ_j(τ) = ReLU(Σ_{i<n} cos(π i τ) w_ij + b_j)    (eq. 4; ψ the features, f the layers of this head)
 
     An update draws `num_quantiles` levels for the online network and `num_target_quantiles` for the target, acting
-    `num_acting_quantiles` (the paper's N, N' and K), each uniformly and for each sample on its own. Without a draw the levels are the
-    midpoints of `num_acting_quantiles`, so that evaluation is deterministic.
+    `num_acting_quantiles` (the paper's N, N' and K). Without a draw the levels are the midpoints of `num_acting_quantiles`, so that
+    evaluation is deterministic.
+
+    Departure: the paper draws every level of every sample from U(0, 1) on its own. Here one draw serves the whole batch, a level from each
+    of N equal strata. As unbiased, less noisy (a stratified mean of a smooth function errs by O(N^-3/2), B·N independent draws by
+    O((B·N)^-1/2)), and φ is computed for N levels instead of B·N. Levels given as [..., N], a row per sample, are honoured.
     """
 
     draws_taus = True
@@ -192,7 +196,10 @@ class ImplicitHead(Head):
         return out.mean(-1)
 
     def draw_taus(self, batch_shape: Sequence[int], role: str, generator: torch.Generator, device: torch.device) -> Tensor:
-        return torch.rand(*batch_shape, self.counts[role], generator=generator, device=device)
+        """One level from each of N strata, [1, …, 1, N]: the same for the whole batch."""
+        count = self.counts[role]
+        jitter = torch.rand(count, generator=generator, device=device)
+        return ((torch.arange(count, device=device) + jitter) / count).view(*[1] * len(batch_shape), count)
 
 
 class HeadKeywords(TypedDict, total=False):

@@ -61,16 +61,28 @@ class Stream(nn.Module):
         pairs = list(itertools.pairwise(sizes))
         self.layers = nn.ModuleList(nn.Linear(i, o) if noisy_sigma is None else NoisyLinear(i, o, noisy_sigma) for i, o in pairs)
         self._params = layer_parameters(self.layers)
+        self._sigmas = tuple(s for layer in self.layers if isinstance(layer, NoisyLinear) for s in (layer.weight_sigma, layer.bias_sigma))
         self._noise_sizes = [] if noisy_sigma is None else [size for pair in pairs for size in pair]
         self.noise_dim = sum(self._noise_sizes)
 
     def forward(self, x: Tensor, noise: Tensor | None = None) -> Tensor:
         if noise is None or not self._noise_sizes:  # a noisy layer without noise is its mean
             return relu_stack(x, self._params, relu_last=False)
-        eps = noise.split(self._noise_sizes, dim=-1)
+        eps = noise.split(self._noise_sizes, dim=-1)  # type: ignore[no-untyped-call]  # torch's own
+        if noise.ndim == 1:  # one draw for all rows: the noisy weights are built once, and the pass is a plain one
+            return relu_stack(x, self._noisy_parameters(eps), relu_last=False)
         last = len(self.layers) - 1
         for i, layer in enumerate(self.layers):
             x = layer(x, eps[2 * i], eps[2 * i + 1])
             if i < last:
                 x = torch.relu(x)
         return x
+
+    def _noisy_parameters(self, eps: Sequence[Tensor]) -> list[Tensor]:
+        """W₁, b₁, W₂, b₂, … with W = μ_w + σ_w ⊙ ε_out ε_inᵀ and b = μ_b + σ_b ⊙ ε_out."""
+        noisy = []
+        for i in range(len(self.layers)):
+            (weight, bias), (weight_sigma, bias_sigma) = self._params[2 * i : 2 * i + 2], self._sigmas[2 * i : 2 * i + 2]
+            eps_in, eps_out = eps[2 * i], eps[2 * i + 1]
+            noisy += [torch.addcmul(weight, weight_sigma, torch.outer(eps_out, eps_in)), torch.addcmul(bias, bias_sigma, eps_out)]
+        return noisy

@@ -1,7 +1,7 @@
-"""The quantile Huber loss and its gradient in one pass over the pairs, compiled with numba for the CPU.
+"""The distributional losses' inner loops, compiled with numba for the CPU.
 
-The naive form builds several [B, N, M] tensors and their autograd graph; here each pair lives in registers only. Imported when the
-first quantile loss on the CPU is computed, so that nothing else pays for loading numba.
+As tensor operations they are several [B, N, M] intermediates (quantiles) or a dozen small operations (projection), each of which costs
+more than its arithmetic. Imported when the first one is needed, so that nothing else pays for loading numba.
 """
 
 from __future__ import annotations
@@ -57,3 +57,27 @@ def quantile_huber_kernel(theta: Array, tau: Array, target: Array, kappa: Any, l
             row_abs += s
         loss[r] = row_loss
         mean_abs[r] = row_abs / (n * m)
+
+
+@numba.njit(cache=True)
+def project_kernel(probabilities: Array, atoms: Array, v_min: float, v_max: float, projected: Array) -> None:
+    """Fills `projected` [R, N]; see `project`. probabilities, atoms: [R, N]."""
+    rows, n = probabilities.shape
+    scale = (n - 1) / (v_max - v_min)
+    for r in range(rows):
+        for i in range(n):
+            projected[r, i] = 0
+        for i in range(n):
+            b = (atoms[r, i] - v_min) * scale
+            p = probabilities[r, i]
+            if not b > 0:
+                lower, above = 0, p * b * 0  # 0, and NaN where b is NaN
+            elif b >= n - 1:
+                lower, above = n - 1, p * 0
+            else:
+                lower = int(b)
+                above = p * (b - lower)
+            # p − p(b − l), not p(u − b): keeps the mass when b is an integer, where l and u are the same atom.
+            projected[r, lower] += p - above
+            if lower < n - 1:
+                projected[r, lower + 1] += above
