@@ -1,4 +1,4 @@
-"""R2D2 (Kapturowski et al., ICLR 2019) on CartPole without its velocities, with the shipped config: train, then evaluate on fresh episodes."""
+"""R2D2 (Kapturowski et al., ICLR 2019) on CartPole without its velocities: train as shipped, then evaluate on fresh episodes."""
 
 from __future__ import annotations
 
