@@ -9,11 +9,6 @@ import torch
 from torch import Tensor
 
 
-def huber(error: Tensor, kappa: float = 1.0) -> Tensor:
-    """H_κ(x) = x²/2 where |x| ≤ κ, else κ(|x| − κ/2) (the error clipping of DQN, Mnih et al. 2015). Elementwise."""
-    return torch.nn.functional.huber_loss(error, torch.zeros_like(error), reduction="none", delta=kappa)
-
-
 def td_target(rewards: Tensor, discounts: Tensor, bootstrap: Tensor) -> Tensor:
     """y = R + Γ·Q', where Γ already holds γ^k and is 0 after a termination."""
     return torch.addcmul(rewards, discounts, bootstrap)
