@@ -2,8 +2,8 @@
 
     python -m benchmarks.learning configs/dqn/cartpole.yaml configs/qr_dqn/cartpole.yaml --seeds 1,2,3,4,5 --threshold 475
 
-Each run is re-evaluated greedily on fresh episodes (another seed than any evaluation it was chosen by): its best checkpoint as the run chose it,
-and its final policy. A run whose JSON exists is not repeated, so an interrupted table goes on where it stopped.
+Each run is re-evaluated greedily on fresh episodes (another seed than any evaluation it was chosen by): its best checkpoint as the run
+chose it, and its final policy. A run whose JSON exists is not repeated, so an interrupted table goes on where it stopped.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -17,7 +18,7 @@ import torch
 import yaml
 
 from rl_training.errors import CheckpointError, ConfigError, RunError, SpaceError, UserError
-from rl_training.experiment.checkpointing import open_checkpoint
+from rl_training.experiment.checkpointing import CheckpointStore, open_checkpoint
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.run import Run
 from rl_training.runtime.workflows import evaluate_checkpoint, fresh_policy, load_policy, resume_training, train
@@ -243,3 +244,42 @@ def test_a_full_disk_keeps_the_last_checkpoint(tmp_path: Path, monkeypatch: pyte
     assert open_checkpoint(run_dir).step == 200
     assert load_policy(run_dir).predict(np.zeros(4))[0] in (0, 1)
     assert not list((run_dir / "checkpoints").glob(".*"))
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL at one exact place."""
+
+
+@pytest.mark.parametrize("place", ["before best is linked", "after the final checkpoint"])
+def test_a_kill_between_saving_and_the_next_thing_loses_nothing(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = smoke_config(tmp_path / "a", eval_interval=150)  # evaluations fall on checkpoints: 150 and 300
+    reference = train(config.replace(output_dir=str(tmp_path / "b")))
+
+    with monkeypatch.context() as patch:
+        if place == "before best is linked":
+
+            def die(*args: Any) -> None:
+                raise Killed
+
+            patch.setattr(CheckpointStore, "mark_best", die)
+        else:
+            original = Run.checkpoint
+
+            def die_at_the_end(self: Run) -> Path:
+                path = original(self)
+                if self.clock.env_steps == 300:
+                    raise Killed
+                return path
+
+            patch.setattr(Run, "checkpoint", die_at_the_end)
+        with pytest.raises(Killed):
+            train(config)
+    (run_dir,) = (tmp_path / "a").iterdir()
+    resumed = resume_training(run_dir)
+
+    def left_behind(run: Path) -> tuple[Any, Any]:
+        records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        untimed = [{key: value for key, value in record.items() if not key.startswith("time/")} for record in records]
+        return untimed, (run / "checkpoints" / "best").readlink()
+
+    assert left_behind(resumed.run_dir) == left_behind(reference.run_dir)

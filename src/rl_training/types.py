@@ -42,8 +42,7 @@ class Episode(NamedTuple):
     length: int
 
 
-@dataclass(frozen=True, slots=True)
-class EnvStep:
+class EnvStep(NamedTuple):
     """One vector step with one meaning, whatever the autoreset mode of the environments behind it."""
 
     obs: Array  # [E, ...] what to act on next: an episode's first observation where `is_first`

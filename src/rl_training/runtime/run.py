@@ -90,6 +90,7 @@ class Run:
         self._stop_reason: str | None = None
         self._signum: int | None = None
         self._elapsed_before = 0.0
+        self._logged_steps = 0
         self._callbacks = tuple(options.callbacks)
         self._on_step, self._on_update = overriding(self._callbacks, "on_step"), overriding(self._callbacks, "on_update")
         self._warned_clipping = False
@@ -113,12 +114,13 @@ class Run:
         self.store = CheckpointStore(self.directory.path / "checkpoints", keep=self.config.keep_checkpoints)
         if existing is not None:
             self.store.cut_after(self.clock.env_steps)
+            if self.best_mean is not None and self.store.path(self.best_step).is_dir():
+                self.store.mark_best(self.best_step)  # a process killed between saving and linking left the link behind
         if checkpoint is not None:
             self.checkpoint_path = checkpoint.path
         purge = None if existing is None else self.clock.env_steps + 1
         self.sinks = Sinks([JsonlSink(self.directory.path / "metrics.jsonl"), TensorBoardSink(self.directory.path, purge_step=purge)])
         self._began = self._logged_at = time.perf_counter()
-        self._logged_steps = self.clock.env_steps
 
     def __enter__(self) -> Run:
         self._old_handlers: dict[int, Any] = {}
@@ -263,17 +265,19 @@ class Run:
         )
 
     def finish(self) -> TrainResult:
-        """The final greedy evaluation, after the last update, and the last checkpoint."""
+        """The final greedy evaluation, after the last update, and the last checkpoint.
+
+        Records come before the checkpoint, which remembers that they were written: resumed after that, the run has nothing left to say.
+        """
         now = self.clock.env_steps
-        is_best = False
         if self._last_evaluation is None or self._last_evaluation[0] != now:
-            is_best = self.evaluate()
+            self.evaluate()
         assert self._last_evaluation is not None
-        path = self.checkpoint()
-        if is_best or self.best_step == now:
-            self.store.mark_best(now)
-        if self._logged_steps != now or now == 0:
+        if self._logged_steps != now:
             self.log()
+        path = self.checkpoint()
+        if self.best_step == now:
+            self.store.mark_best(now)
         replay = self.parts.replay
         metrics = {
             "global_step": now,
@@ -302,6 +306,8 @@ class Run:
             "num_episodes": self.num_episodes,
             "best_mean": self.best_mean,
             "best_step": self.best_step,
+            "last_evaluation": None if self._last_evaluation is None else list(self._last_evaluation),
+            "logged_steps": self._logged_steps,
             "elapsed": self.elapsed,
         }
 
@@ -314,6 +320,8 @@ class Run:
         self.recent.extend(Episode(*episode) for episode in state["recent"])
         self.num_episodes = int(state["num_episodes"])
         self.best_mean, self.best_step = state["best_mean"], int(state["best_step"])
+        self._last_evaluation = None if state["last_evaluation"] is None else (state["last_evaluation"][0], state["last_evaluation"][1])
+        self._logged_steps = int(state["logged_steps"])
         self._elapsed_before = float(state["elapsed"])
         replay = self.parts.replay
         if replay is None:
