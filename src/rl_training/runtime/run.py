@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from rl_training.errors import Interrupted, RunError
+from rl_training.errors import CheckpointError, Interrupted, RunError, UserError
 from rl_training.experiment.checkpointing import Checkpoint, CheckpointStore
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.logging import JsonlSink, Sinks, TensorBoardSink
@@ -102,7 +102,13 @@ class Run:
         """Make the run directory, or take up the one that is resumed: only now is anything written."""
         checkpoint = options.resume_from
         if checkpoint is not None:
-            self._restore(checkpoint)
+            try:
+                self._restore(checkpoint)
+            except (UserError, RunError):
+                raise
+            except (RuntimeError, KeyError, TypeError, ValueError, IndexError) as error:  # what parts say of a state that is not theirs
+                reason = " ".join(str(error).split())
+                raise CheckpointError(f"{checkpoint.path}: does not fit the run of its config ({reason})") from error
         existing = options.restart_in if checkpoint is None else checkpoint.run_dir
         if existing is not None:
             self.directory = RunDirectory.open(existing)
