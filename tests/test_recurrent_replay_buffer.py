@@ -47,7 +47,9 @@ def play(buffer: Any, steps: int, *, first: float = 1.0, end: str = ".", env_ind
 def chunks(buffer: Any) -> list[dict[str, Any]]:
     """Every stored chunk, oldest first, straight from the ring's slots, in the form `sample` gives them."""
     size = len(buffer)
-    batch = buffer._time_first(buffer._ring.storage.gather(np.arange(size)))
+    raw: dict[str, torch.Tensor] = {}
+    buffer._ring.storage.gather(np.arange(size), raw)
+    batch = buffer._time_first(raw)
     return [{key: value[:, i] for key, value in batch.items()} for i in range(size)]
 
 
@@ -217,15 +219,15 @@ def test_states_of_either_shape_and_tensors_are_taken() -> None:
 def test_bytes_per_transition_is_what_a_checkpoint_holds(overlap: int) -> None:
     for kind in (RecurrentReplayBuffer, PrioritizedRecurrentReplayBuffer):
         buffer = kind(600, 1, (7,), 6, 16, 2, overlap)
-        # (7 observations·7 floats)·4 + 6·(8 + 4) + 8·2 layers·16 + 32 = 196 + 72 + 256 + 32 = 556 bytes a chunk of 6
-        expected = 556 / 6 + (8 / 6 if kind is PrioritizedRecurrentReplayBuffer else 0)
+        # (7 observations·7 floats)·4 + 6·(8 + 4) + 8·2 layers·16 + 32 = 196 + 72 + 256 + 32 = 556 bytes a chunk of 6: 70 words
+        expected = 560 / 6 + (8 / 6 if kind is PrioritizedRecurrentReplayBuffer else 0)
         assert buffer.bytes_per_transition == pytest.approx(expected)
         for t in range(24):
             obs = np.full(7, t)
             state = (np.zeros((2, 16)), np.zeros((2, 16)))
             buffer.add(env_index=0, obs=obs, actions=0, rewards=0, next_obs=obs, dones=t == 23, episode_start=t == 0, initial_state=state)
         saved = buffer.state_dict()
-        held = sum(rows.nbytes for rows in saved["storage"]["rows"].values())
+        held = saved["storage"]["rows"].nbytes
         held += saved["sampler"]["priorities"].nbytes if "priorities" in saved["sampler"] else 0
         assert held == pytest.approx(buffer.bytes_per_transition * buffer.num_transitions)
 

@@ -52,8 +52,7 @@ def test_add_takes_array_likes_and_equals_add_batch() -> None:
     assert len(many) == len(single) == many.num_transitions == 9
     first, second = many.state_dict(), single.state_dict()
     # 13 at once into 9 slots keep the last nine, which one by one lie rotated by 13 % 9 = 4 slots
-    for name, rows in first["storage"]["rows"].items():
-        assert torch.equal(rows.roll(4, 0), second["storage"]["rows"][name])
+    assert torch.equal(first["storage"]["rows"].roll(4, 0), second["storage"]["rows"])
 
 
 def test_ring_keeps_the_newest_items_across_many_wraps() -> None:
@@ -125,9 +124,8 @@ def test_restored_buffer_goes_on_identically(added: int) -> None:
     buffer.add_batch(**transitions(0, added), discounts=np.full(added, 0.9))
     buffer.sample(7)
     state = buffer.state_dict()
-    # only rows in use: 4+4 observations, reward, done, discount as float32 and the action as int64
-    used = min(added, 10)
-    assert sum(rows.nbytes for rows in state["storage"]["rows"].values()) == used * (11 * 4 + 8)
+    # only rows in use: 4+4 observations, reward, done, discount as float32 and the action as int64, in whole words of 8 bytes
+    assert state["storage"]["rows"].nbytes == min(added, 10) * (11 * 4 + 8 + 4)
     other = ReplayBuffer(10, (4,), seed=99)
     other.load_state_dict(state)
     for one in (buffer, other):
@@ -143,8 +141,8 @@ def test_a_copied_state_does_not_change_with_the_buffer() -> None:
     buffer.add_batch(**transitions(0, 3))
     copied, shared = buffer.state_dict(), buffer.state_dict(copy=False)
     buffer.add_batch(**transitions(3, 3))
-    assert copied["storage"]["rows"]["float32"][0, 0] == 0.0
-    assert shared["storage"]["rows"]["float32"][0, 0] == 3.0
+    assert copied["storage"]["rows"][0, 0] == 0  # the action comes first
+    assert shared["storage"]["rows"][0, 0] == 3
 
 
 def test_a_state_that_does_not_fit_is_refused() -> None:
@@ -152,14 +150,14 @@ def test_a_state_that_does_not_fit_is_refused() -> None:
     big.add_batch(**transitions(0, 6))
     with pytest.raises(ValueError, match="capacity"):
         small.load_state_dict(big.state_dict())
-    with pytest.raises(ValueError, match="rows"):
+    with pytest.raises(ValueError, match=r"obs float32\[4\].* expected .*obs float32\[5\]"):
         wide.load_state_dict(big.state_dict())
 
 
 def test_capacity_beyond_memory_is_refused_with_both_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rl_training.resources.available_memory", lambda device: 2**30)
-    # 100 million transitions of (4 + 4 + 3) float32 and one int64: 5.2e9 bytes = 4.843 GiB
-    with pytest.raises(UserError, match=r"needs 4\.843 GiB on cpu, but only 1 GiB is available"):
+    # 100 million transitions of (4 + 4 + 3) float32 and one int64, 56 bytes in whole words: 5.6e9 bytes = 5.215 GiB
+    with pytest.raises(UserError, match=r"needs 5\.215 GiB on cpu, but only 1 GiB is available"):
         ReplayBuffer(100_000_000, (4,))
     with pytest.raises(UserError, match="TiB"):
         ReplayBuffer(10**12, (84, 84, 4), obs_dtype=torch.uint8)
@@ -172,9 +170,17 @@ def test_available_memory_of_this_machine_is_a_sensible_figure() -> None:
     assert figure is None or 2**20 < figure < 2**50
 
 
-def test_fields_of_one_dtype_share_one_table() -> None:
-    storage = RingStorage(5, {"a": Field((2,), torch.float32), "b": Field((), torch.float32), "c": Field((), torch.int64)})
-    storage.add({"a": np.array([[1.0, 2.0]]), "b": np.array([3.0]), "c": np.array([4])}, 1)
-    rows = storage.state_dict()["rows"]
-    assert rows["float32"].tolist() == [[1.0, 2.0, 3.0]] and rows["int64"].tolist() == [[4]]
-    assert storage.nbytes == 5 * (3 * 4 + 8)
+def test_an_item_is_one_aligned_row() -> None:
+    fields = {"a": Field((3,), torch.uint8), "b": Field((2, 1), torch.float32), "c": Field((), torch.int64), "d": Field((), torch.float64)}
+    storage = RingStorage(5, fields)
+    assert storage.row_bytes == 2 * 8 + 2 * 4 + 3 + 5  # the last five are padding
+    values = {"a": np.array([[1, 2, 255]]), "b": np.array([[[3.0], [4.0]]]), "c": np.array([-5]), "d": np.array([0.1])}
+    for _ in range(2):
+        storage.add(values, 1)
+    batch: dict[str, torch.Tensor] = {}
+    storage.gather(np.array([0, 1, 1]), batch)
+    for name, value in values.items():
+        assert batch[name].dtype == fields[name].dtype and batch[name].shape == (3, *fields[name].shape)
+        assert batch[name].tolist() == value.tolist() * 3
+        assert storage.values(name).tolist() == value.tolist() * 2
+    assert storage.nbytes == 5 * 32 and storage.state_dict()["rows"].nbytes == 2 * 32

@@ -40,7 +40,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     def sample(self, batch_size: int, beta: float | Tensor = 0.4) -> Batch:
         """`ReplayBuffer.sample` + `indices` [B] int64 and `weights` [B] float32 = (N·P(i))^−β over their maximum in the batch."""
-        return self._without_placeholder(self._ring.sample(batch_size, beta))
+        return self._ring.sample(batch_size, beta)
 
     def update_priorities(self, indices: Any, priorities: Any) -> None:
         """Raw magnitudes [B], such as |TD error|, for the slots a sample named. One that is not finite is a RunError (on the CPU)."""

@@ -23,7 +23,7 @@ class RecurrentReplayBuffer:
     and `sequence_overlap`, is described in sequences.py. A chunk stores its L + 1 observations once, actions and rewards, the state
     (2 · layers · hidden float32) and four int64 that `mask`, `dones` and `episode_starts` are made from when it is sampled:
 
-        bytes per transition = ((L + 1)·obs + L·(action + 4) + 8·layers·hidden + 32) / L      (+ 8 / L for a priority)
+        bytes per transition = ((L + 1)·obs + L·(action + 4) + 8·layers·hidden + 32, in whole words) / L      (+ 8 / L for a priority)
     """
 
     def __init__(

@@ -74,7 +74,7 @@ class ReplayBuffer:
         if self._has_discounts is not given:
             if self._has_discounts is not None:
                 raise ValueError("give `discounts` with every transition of a buffer or with none")
-            self._has_discounts = given
+            self._set_discounts(given)
         values = {
             "obs": as_array(obs),
             "next_obs": as_array(next_obs),
@@ -87,12 +87,12 @@ class ReplayBuffer:
 
     def sample(self, batch_size: int) -> Batch:
         """`obs, actions, rewards, next_obs, dones`, and `discounts` if the transitions carry them: `[B, ...]` on the device."""
-        return self._without_placeholder(self._ring.sample(batch_size))
+        return self._ring.sample(batch_size)
 
-    def _without_placeholder(self, batch: Batch) -> Batch:
-        if not self._has_discounts:
-            del batch["discounts"]
-        return batch
+    def _set_discounts(self, given: bool | None) -> None:
+        self._has_discounts = given
+        storage = self._ring.storage
+        storage.read_only(storage.fields if given else storage.fields.keys() - {"discounts"})
 
     def state_dict(self, *, copy: bool = True) -> State:
         """The rows in use and the sampler. `copy=False` shares the rows' memory, for a checkpoint that is written at once."""
@@ -100,4 +100,4 @@ class ReplayBuffer:
 
     def load_state_dict(self, state: State) -> None:
         self._ring.load_state_dict(state)
-        self._has_discounts = state["has_discounts"]
+        self._set_discounts(state["has_discounts"])

@@ -59,11 +59,8 @@ class SampledRing:
         storage = self.storage
         if storage.size == 0:
             raise ValueError("cannot sample from an empty buffer")
-        indices, weights = self.sampler.sample(batch_size, storage.live_size, beta)
-        batch = storage.gather(indices)
-        if weights is not None:
-            batch["indices"] = indices if isinstance(indices, Tensor) else torch.from_numpy(indices)
-            batch["weights"] = weights
+        indices, batch = self.sampler.sample(batch_size, storage.live_size, beta)
+        storage.gather(indices, batch)
         return batch
 
     def update_priorities(self, indices: Any, priorities: Any) -> None:

@@ -16,8 +16,10 @@ from rl_training.data.storage import as_array
 from rl_training.errors import RunError
 
 if TYPE_CHECKING:
-    from rl_training.types import Array, State
+    from rl_training.types import Array, Batch, State
 
+
+_FLOAT32 = np.dtype(np.float32)
 
 Generator: TypeAlias = np.random.Generator | torch.Generator
 
@@ -32,8 +34,8 @@ class Sampler(Protocol):
         """Slots `start … stop-1` hold new items."""
         ...
 
-    def sample(self, batch_size: int, size: int | Tensor, beta: float | Tensor) -> tuple[Array | Tensor, Tensor | None]:
-        """Slots [B], with replacement, and importance weights [B] float32 where the draw is not uniform."""
+    def sample(self, batch_size: int, size: int | Tensor, beta: float | Tensor) -> tuple[Array | Tensor, Batch]:
+        """Slots [B], with replacement, and what the batch carries about the draw: if not uniform, `indices` and `weights` [B]."""
         ...
 
     def update(self, indices: Any, priorities: Any, size: int) -> None:
@@ -54,12 +56,12 @@ class UniformSampler:
     def insert(self, start: int, stop: int) -> None:
         pass  # nothing to remember about an item
 
-    def sample(self, batch_size: int, size: int | Tensor, beta: float | Tensor) -> tuple[Array | Tensor, None]:
+    def sample(self, batch_size: int, size: int | Tensor, beta: float | Tensor) -> tuple[Array | Tensor, Batch]:
         # a float64 uniform below 1 times `size` never rounds up to it: the slot is always in use
         if isinstance(self.generator, np.random.Generator):
             slots: Array = (self.generator.random(batch_size) * size).astype(np.int64)
-            return slots, None
-        return (torch.rand(batch_size, generator=self.generator, device=self.generator.device, dtype=torch.float64) * size).long(), None
+            return slots, {}
+        return (torch.rand(batch_size, generator=self.generator, device=self.generator.device, dtype=torch.float64) * size).long(), {}
 
     def update(self, indices: Any, priorities: Any, size: int) -> None:
         raise TypeError("a uniform buffer has no priorities")
@@ -85,16 +87,24 @@ class SumTreeSampler:
         self.max_priority = 1.0
         self.generator = np.random.default_rng(seed)
         self.tree = SumTree(capacity)
+        self._last: tuple[Tensor | None, Array] = (None, np.empty(0, np.int64))  # the last batch's indices, twice in the same memory
 
     def insert(self, start: int, stop: int) -> None:
         self.tree.fill(start, stop, self.max_priority, self.alpha, self.eps)
 
-    def sample(self, batch_size: int, size: int | Tensor, beta: float | Tensor) -> tuple[Array | Tensor, Tensor]:
-        indices, weights = self.tree.sample(self.generator.random(batch_size), float(beta))
-        return indices, torch.from_numpy(weights)
+    def sample(self, batch_size: int, size: int | Tensor, beta: float | Tensor) -> tuple[Array | Tensor, Batch]:
+        slots, weights = self.tree.sample(self.generator.random(batch_size), float(beta))
+        indices = torch.from_numpy(slots)
+        self._last = (indices, slots)
+        return slots, {"indices": indices, "weights": torch.from_numpy(weights)}
 
     def update(self, indices: Any, priorities: Any, size: int) -> None:
-        slots, raw = _as_vector(indices, np.int64), _as_vector(priorities, np.float64)
+        tensor, slots = self._last
+        if indices is not tensor:
+            slots = np.ascontiguousarray(as_array(indices), np.int64).reshape(-1)
+        raw = as_array(priorities)
+        if raw.dtype is not _FLOAT32 or raw.ndim != 1 or not raw.flags.c_contiguous:  # those go to numba as they are
+            raw = np.ascontiguousarray(raw, np.float64).reshape(-1)
         if slots.shape != raw.shape:
             raise ValueError(f"{len(slots)} indices but {len(raw)} priorities")
         largest = self.tree.update(slots, raw, size, self.alpha, self.eps)
@@ -137,7 +147,7 @@ class FlatSampler:
     def insert(self, start: int, stop: int) -> None:
         self.priorities[start:stop] = self._leaf(self.max_priority)
 
-    def sample(self, batch_size: int, size: int | Tensor, beta: float | Tensor) -> tuple[Array | Tensor, Tensor]:
+    def sample(self, batch_size: int, size: int | Tensor, beta: float | Tensor) -> tuple[Array | Tensor, Batch]:
         device = self.priorities.device
         sums = self.priorities.cumsum(0)
         total = sums[-1]
@@ -148,8 +158,7 @@ class FlatSampler:
         indices = torch.searchsorted(sums, values, right=True)
         indices = indices.clamp_max(size - 1)  # a parallel scan may round its empty tail up by an ulp
         drawn = self.priorities[indices]
-        weights = (drawn.min() / drawn) ** beta
-        return indices, weights.float()
+        return indices, {"indices": indices, "weights": ((drawn.min() / drawn) ** beta).float()}
 
     def update(self, indices: Any, priorities: Any, size: int) -> None:
         device = self.priorities.device
@@ -188,11 +197,3 @@ def load_generator_state(generator: Generator, state: Any) -> None:
             generator.bit_generator.state = state
     elif isinstance(state, Tensor) and state.numel() == generator.get_state().numel():
         generator.set_state(state.cpu())
-
-
-def _as_vector(value: Any, dtype: type[np.generic]) -> Array:
-    """A contiguous 1-d array of exactly this dtype: numba compiles one version of its kernels."""
-    array = as_array(value)
-    if array.dtype != dtype or array.ndim != 1 or not array.flags.c_contiguous:
-        array = np.ascontiguousarray(array, dtype).reshape(-1)
-    return array

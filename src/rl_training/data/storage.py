@@ -1,13 +1,13 @@
-"""A preallocated ring of items: every field of one dtype is a view into one packed `[capacity, width]` table.
+"""A preallocated ring of items, each one row of a single packed table whatever the number and dtypes of its fields.
 
-Gathering a batch is then one row copy per dtype, whatever the number of fields. On the CPU the tables are NumPy memory: its
-row gather and its views cost a fraction of torch's for the small rows of vector observations, and large tables get huge pages.
+Gathering a batch is then one copy of B rows, and its fields are views of them. On the CPU the table is NumPy memory: its row gather
+and its views cost a fraction of torch's for the small rows of vector observations, and large tables get huge pages.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -28,22 +28,25 @@ class Field(NamedTuple):
 
 
 class _Column(NamedTuple):
-    name: str
-    key: tuple[slice, int | slice]  # its place in the packed rows
-    shape: tuple[int, ...] | None  # what the slice is reshaped to, where that is needed
-
-
-class _Table(NamedTuple):
-    """All fields of one dtype, side by side: `packed` is `[capacity, width]`."""
+    """A field's place in rows that are viewed as its dtype, and what that slice is reshaped to, where that is needed."""
 
     name: str
+    key: tuple[slice, int | slice]
+    shape: tuple[int, ...] | None
+
+
+class _Group(NamedTuple):
+    """All fields of one dtype."""
+
+    dtype: torch.dtype
+    numpy_dtype: np.dtype[Any]
     columns: tuple[_Column, ...]
-    packed: Tensor
 
 
 class RingStorage:
     """`fields[name] = Field(shape, dtype)`; `capacity` items; the newest overwrite the oldest.
 
+    A row is whole 8-byte words, the fields with the largest elements first, so that each is aligned and only the row's end is padded.
     `size` items are in use, in slots `0 … size-1`; `position` is the slot the next one goes to. `reserve` bytes are counted
     in the memory check for what the caller will allocate beside it.
     """
@@ -53,19 +56,39 @@ class RingStorage:
             raise ValueError(f"capacity must be at least 1, got {capacity}")
         self.capacity = capacity
         self.device = torch.device(device)
-        self.fields = dict(fields)
+        self.fields = dict(sorted(fields.items(), key=lambda item: -item[1].dtype.itemsize))
         self.position = 0
         self.size = 0
-        self.row_bytes = sum(math.prod(shape) * dtype.itemsize for shape, dtype in fields.values())
+        self.row_bytes, self._groups = self._lay_out()
         require_memory(self.nbytes + reserve, device=str(self.device), what=f"a replay buffer of {capacity:,} items")
         self._on_cpu = self.device.type == "cpu"
+        shape = (capacity, self.row_bytes // 8)
+        self._table = torch.from_numpy(np.zeros(shape, np.int64)) if self._on_cpu else torch.zeros(shape, dtype=torch.int64, device=device)
         self._size_tensor = torch.zeros((), dtype=torch.int64, device=self.device)
         self._shapes: dict[int, dict[str, tuple[int, ...]]] = {}  # by number of items: what `add` expects
-        self._tables = [self._allocate(dtype) for dtype in dict.fromkeys(field.dtype for field in fields.values())]
-        self._host: list[tuple[Array, tuple[_Column, ...]]] = []  # the same memory, for NumPy
-        if self._on_cpu:
-            self._host = [(table.packed.numpy(), table.columns) for table in self._tables]
-        self._host_columns = [(column.name, _view(rows, column)) for rows, columns in self._host for column in columns]
+        # the same memory, for NumPy
+        self._host = self._table.numpy() if self._on_cpu else np.empty((0, 0), np.int64)
+        self._host_columns = list(_host_columns(self._groups, self._host).items()) if self._on_cpu else []
+        self._reads = self._groups
+
+    def _lay_out(self) -> tuple[int, list[_Group]]:
+        groups, offset = [], 0  # in bytes
+        for dtype in dict.fromkeys(field.dtype for field in self.fields.values()):
+            columns = []
+            for name, (shape, _) in ((name, field) for name, field in self.fields.items() if field.dtype == dtype):
+                start = offset // dtype.itemsize
+                stop = start + math.prod(shape)
+                columns.append(
+                    _Column(name, (slice(None), slice(start, stop) if shape else start), (-1, *shape) if len(shape) > 1 else None)
+                )
+                offset = stop * dtype.itemsize
+            groups.append(_Group(dtype, torch.empty(0, dtype=dtype).numpy().dtype, tuple(columns)))
+        return -(-offset // 8) * 8, groups
+
+    def read_only(self, names: Collection[str]) -> None:
+        """Let `gather` return these fields and no others."""
+        chosen = [group._replace(columns=tuple(column for column in group.columns if column.name in names)) for group in self._groups]
+        self._reads = [group for group in chosen if group.columns]
 
     @property
     def nbytes(self) -> int:
@@ -75,18 +98,6 @@ class RingStorage:
     def live_size(self) -> int | Tensor:
         """`size`; off the CPU as a tensor on the device, which sampling in a CUDA graph reads without asking the host."""
         return self.size if self._on_cpu else self._size_tensor
-
-    def _allocate(self, dtype: torch.dtype) -> _Table:
-        columns, width = [], 0
-        for name, (shape, field_dtype) in self.fields.items():
-            if field_dtype == dtype:
-                start, width = width, width + math.prod(shape)
-                place = slice(start, width) if shape else start
-                columns.append(_Column(name, (slice(None), place), (-1, *shape) if len(shape) > 1 else None))
-        size = (self.capacity, width)
-        numpy_dtype = torch.empty(0, dtype=dtype).numpy().dtype
-        packed = torch.from_numpy(np.empty(size, numpy_dtype)) if self._on_cpu else torch.empty(size, dtype=dtype, device=self.device)
-        return _Table(str(dtype).removeprefix("torch."), tuple(columns), packed)
 
     def add(self, values: Mapping[str, Array], count: int) -> int:
         """Write `count` items (`values[name]`: `[count, *shape]`, at most `capacity`) and return the slot of the first."""
@@ -112,60 +123,60 @@ class RingStorage:
 
     def _write(self, values: Mapping[str, Array], start: int, stop: int) -> None:
         if self._on_cpu:
-            for name, view in self._host_columns:
-                view[start:stop] = values[name]
+            for name, column in self._host_columns:
+                column[start:stop] = values[name]
             return
-        for table in self._tables:  # one transfer per dtype
-            rows = torch.empty((stop - start, table.packed.shape[1]), dtype=table.packed.dtype)
-            for column in table.columns:
-                _view(rows.numpy(), column)[...] = values[column.name]
-            table.packed[start:stop].copy_(rows)
+        rows = np.zeros((stop - start, self.row_bytes // 8), np.int64)
+        for name, column in _host_columns(self._groups, rows).items():
+            column[...] = values[name]
+        self._table[start:stop].copy_(torch.from_numpy(rows))  # one transfer
 
-    def gather(self, indices: Array | Tensor) -> Batch:
-        """Every field of the items in these slots: `[B, *shape]` tensors on the storage's device, free to keep and to change."""
-        batch: Batch = {}
+    def gather(self, indices: Array | Tensor, batch: Batch) -> None:
+        """Put the fields of the items in these slots into `batch`: `[B, *shape]` on the storage's device, free to keep and to change."""
         if self._on_cpu:
-            slots, from_numpy = as_array(indices), torch.from_numpy
-            for host, columns in self._host:
-                rows = host.take(slots, 0)
+            rows, from_numpy = self._host.take(as_array(indices), 0), torch.from_numpy
+            for _, numpy_dtype, columns in self._reads:
+                part = rows.view(numpy_dtype)
                 for name, key, shape in columns:
-                    batch[name] = from_numpy(rows[key] if shape is None else rows[key].reshape(shape))
-            return batch
-        for table in self._tables:
-            taken = table.packed.index_select(0, torch.as_tensor(indices, device=self.device))
-            for name, key, shape in table.columns:
-                batch[name] = taken[key] if shape is None else taken[key].reshape(shape)
-        return batch
+                    batch[name] = from_numpy(part[key] if shape is None else part[key].reshape(shape))
+            return
+        taken = self._table.index_select(0, torch.as_tensor(indices, device=self.device))
+        for dtype, _, columns in self._reads:
+            for column in columns:
+                batch[column.name] = _field(taken, dtype, column)
 
     def values(self, name: str) -> Tensor:
         """One field of all items in use, [size, *shape], in the ring's own memory."""
-        table, column = next((table, column) for table in self._tables for column in table.columns if column.name == name)
-        view = table.packed[: self.size][column.key]
-        return view if column.shape is None else view.reshape(column.shape)
+        dtype, column = next((group.dtype, column) for group in self._groups for column in group.columns if column.name == name)
+        return _field(self._table[: self.size], dtype, column)
+
+    def _fingerprint(self) -> list[str]:
+        return [f"{name} {str(dtype).removeprefix('torch.')}{list(shape)}" for name, (shape, dtype) in self.fields.items()]
 
     def state_dict(self, *, copy: bool = True) -> State:
         """Only the rows in use. With `copy=False` they share the ring's memory: for a reader that is done before the next `add`."""
-        rows = {table.name: table.packed[: self.size] for table in self._tables}
-        if copy:
-            rows = {name: value.clone() for name, value in rows.items()}
-        return {"position": self.position, "size": self.size, "rows": rows}
+        rows = self._table[: self.size]
+        return {"position": self.position, "size": self.size, "fields": self._fingerprint(), "rows": rows.clone() if copy else rows}
 
     def load_state_dict(self, state: State) -> None:
+        if list(state["fields"]) != self._fingerprint():
+            raise ValueError(f"saved items have the fields {', '.join(state['fields'])}; expected {', '.join(self._fingerprint())}")
         size, position = int(state["size"]), int(state["position"])
         if size > self.capacity or (size < self.capacity and position != size):
             raise ValueError(f"{size:,} saved items, next slot {position:,}: they do not fit a capacity of {self.capacity:,}")
-        for table in self._tables:
-            rows = torch.as_tensor(state["rows"][table.name])
-            if rows.shape != (size, table.packed.shape[1]):
-                raise ValueError(f"saved {table.name} rows are {tuple(rows.shape)}, expected {(size, table.packed.shape[1])}")
-            table.packed[:size].copy_(rows)
+        self._table[:size].copy_(torch.as_tensor(state["rows"]))
         self.size, self.position = size, position
         self._size_tensor.fill_(size)
 
 
-def _view(rows: Array, column: _Column) -> Array:
-    """The column of packed rows `[n, width]` as `[n, *shape]`, without a copy."""
-    view: Array = rows[column.key]
+def _host_columns(groups: list[_Group], rows: Array) -> dict[str, Array]:
+    """Every field of rows `[n, words]` as `[n, *shape]`, without a copy."""
+    views = {column.name: (rows.view(group.numpy_dtype)[column.key], column.shape) for group in groups for column in group.columns}
+    return {name: view if shape is None else view.reshape(shape) for name, (view, shape) in views.items()}
+
+
+def _field(rows: Tensor, dtype: torch.dtype, column: _Column) -> Tensor:
+    view = rows.view(dtype)[column.key]
     return view if column.shape is None else view.reshape(column.shape)
 
 
@@ -173,10 +184,8 @@ def as_array(value: Any) -> Array:
     """An array-like (array, tensor of any device, list, number) as a NumPy array, without a copy where there need be none."""
     if type(value) is np.ndarray:
         return value
-    if isinstance(value, Tensor):
-        if value.requires_grad:
-            value = value.detach()
-        array: Array = value.numpy() if value.is_cpu else value.cpu().numpy()
+    if type(value) is Tensor or isinstance(value, Tensor):  # the first is several times faster
+        array: Array = value.detach().cpu().numpy() if value.requires_grad or not value.is_cpu else value.numpy()
         return array
     return np.asarray(value)
 
