@@ -35,6 +35,11 @@ def test_loss_and_metrics_over_valid_steps_only() -> None:
     assert batch["chosen_q_values"].grad[:, 0].tolist() == [-0.25, -0.5, 0.0]
 
 
+def test_nothing_to_train_on_is_no_loss() -> None:
+    result = drqn_loss({"chosen_q_values": torch.ones(2, 1), "target_q_values": torch.zeros(2, 1), "mask": torch.zeros(2, 1)})
+    assert all(float(value) == 0.0 for value in result.values())
+
+
 def test_the_target_gets_no_gradient() -> None:
     target = torch.ones(2, 1, requires_grad=True)
     result = drqn_loss({"chosen_q_values": torch.zeros(2, 1, requires_grad=True), "target_q_values": target, "mask": torch.ones(2, 1)})

@@ -141,16 +141,24 @@ def test_observations_of_any_number_type(dtype: type) -> None:
     assert torch.equal(net.act(obs).q_values, expected)
 
 
-def test_the_lstm_begins_the_flat_tensor_in_cudnns_order() -> None:
+@pytest.mark.parametrize("layers", [1, 2])
+def test_the_lstm_begins_the_flat_tensor_in_cudnns_order(layers: int) -> None:
     # cuDNN uses weights where they lie if they start their storage, matrices before biases; else every call copies them together.
-    for net in (lstm(), copy.deepcopy(lstm())):
+    names = [f"{kind}_{part}_l{layer}" for kind in ("weight", "bias") for layer in range(layers) for part in ("ih", "hh")]
+    for net in (lstm(layers=layers), copy.deepcopy(lstm(layers=layers))):
         flat = flatten_parameters(net)
         offset = 0
-        for name in ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"):
+        for name in names:
             weight = getattr(net.lstm, name)
             assert weight.data_ptr() == flat.data_ptr() + 4 * offset and weight.is_contiguous()
             assert weight.untyped_storage().data_ptr() == flat.data_ptr()
             offset += weight.numel()
+        # What nn.LSTM computes with is the same parameters, in its own order.
+        assert [id(weight) for weight in net.lstm._flat_weights] == [id(weight) for group in net.lstm.all_weights for weight in group]
+    plain = torch.nn.LSTM(5, 6, layers)
+    plain.load_state_dict(net.lstm.state_dict())
+    x = torch.randn(4, 2, 5)
+    assert torch.equal(net.lstm(x)[0], plain(x)[0])
 
 
 def test_a_learner_trains_the_very_weights_the_network_acts_with() -> None:

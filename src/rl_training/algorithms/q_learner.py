@@ -24,7 +24,8 @@ def reduce_loss(loss: Tensor, mask: Tensor | None, weights: Tensor | None) -> Te
     """mean(weights · loss), over the steps that count: Σ weight·mask·loss / Σ mask."""
     if weights is not None:
         loss = loss * weights
-    return loss.mean() if mask is None else (loss * mask).sum() / mask.sum()
+    # A batch without a single step that counts has loss 0, not NaN.
+    return loss.mean() if mask is None else (loss * mask).sum() / mask.sum().clamp(min=1)
 
 
 REPORTED = {"q_value_mean": "q_value", "target_mean": "target", "td_error_mean": "td_error"}

@@ -50,11 +50,13 @@ class LSTMQNetwork(Drawing):
         super().__init__()
         self.obs_shape, self.action_dim = tuple(obs_shape), action_dim
         self.hidden_size, self.num_layers = hidden_size, num_layers
-        # First, so that `flatten_parameters` puts it at the beginning of the flat tensor. cuDNN takes the weights where they lie only if
-        # they start their storage, all matrices before all biases; else it copies them together at every call. With one layer
-        # `parameters()` has that order. With more that copy is made: same result, and avoiding it would take an order of parameters
-        # that `nn.LSTM` does not have.
+        # First, and in cuDNN's order, so that `flatten_parameters` lays the weights out as cuDNN wants them: at the start of their storage,
+        # all matrices before all biases. Otherwise it copies them together at every call, and warns.
         self.lstm = nn.LSTM(features_dim, hidden_size, num_layers)
+        for name in [name for name, _ in self.lstm.named_parameters() if name.startswith("bias")]:
+            bias = self.lstm.get_parameter(name)
+            delattr(self.lstm, name)
+            self.lstm.register_parameter(name, bias)  # now the last one; nn.LSTM itself computes with its own list, which is unchanged
         self.encoder = MLPTorso(prod(self.obs_shape), [*encoder_hidden_sizes, features_dim])
         self.head = head or ScalarHead(
             hidden_size, action_dim, hidden_sizes=head_hidden_sizes, dueling=dueling, noisy_sigma=noisy_sigma if noisy else None
