@@ -136,19 +136,19 @@ class QLearner:
         self._last = parts, aligned
         crossed = global_step // self.target_update_interval - self.last_step // self.target_update_interval
         self.last_step = global_step
-        for _ in range(crossed if self.tau < 1 else min(crossed, 1)):
-            self.sync_target()
+        if crossed > 0:
+            self.sync_target(crossed)
         of = (aligned.bootstrap, aligned.rewards, aligned.discounts)
         extra = {name: partial(metric, *of) for name, metric in self.rule.extra_metrics.items()}
         return UpdateResult(LazyMetrics(loss.detach(), parts, aligned.mask, extra), 1)
 
     @torch.no_grad()
-    def sync_target(self) -> None:
-        """θ⁻ ← (1 − τ)θ⁻ + τθ; τ = 1 copies."""
+    def sync_target(self, times: int = 1) -> None:
+        """θ⁻ ← (1 − τ)θ⁻ + τθ, as often as given: (1 − τ)ᵏθ⁻ + (1 − (1 − τ)ᵏ)θ. τ = 1 copies."""
         if self.tau == 1:
             self._flat_target.copy_(self._flat)
         else:
-            self._flat_target.lerp_(self._flat, self.tau)
+            self._flat_target.lerp_(self._flat, 1 - (1 - self.tau) ** times)
 
     def state_dict(self) -> State:
         return {
