@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from rl_training.types import Array, Batch, State
 
 
+_WORD = np.dtype(np.int64)
+
+
 class Field(NamedTuple):
     """One column of the ring: the shape of one item's value and its dtype."""
 
@@ -131,16 +134,19 @@ class RingStorage:
             column[...] = values[name]
         self._table[start:stop].copy_(torch.from_numpy(rows))  # one transfer
 
-    def gather(self, indices: Array | Tensor, batch: Batch) -> None:
-        """Put the fields of the items in these slots into `batch`: `[B, *shape]` on the storage's device, free to keep and to change."""
+    def gather(self, indices: Any, batch: Batch) -> None:
+        """Put the fields of the items in these slots into `batch`: `[B, *shape]` on the storage's device, free to keep and to change.
+
+        indices: [B], an array or a tensor on the device.
+        """
         if self._on_cpu:
-            rows, from_numpy = self._host.take(as_array(indices), 0), torch.from_numpy
+            rows, from_numpy = self._host.take(indices, 0), torch.from_numpy
             for _, numpy_dtype, columns in self._reads:
-                part = rows.view(numpy_dtype)
+                part = rows if numpy_dtype is _WORD else rows.view(numpy_dtype)
                 for name, key, shape in columns:
                     batch[name] = from_numpy(part[key] if shape is None else part[key].reshape(shape))
             return
-        taken = self._table.index_select(0, torch.as_tensor(indices, device=self.device))
+        taken = self._table.index_select(0, indices)
         for dtype, _, columns in self._reads:
             for column in columns:
                 batch[column.name] = _field(taken, dtype, column)
