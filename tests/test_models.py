@@ -274,6 +274,22 @@ def test_the_noisy_layer_is_the_noisy_weight_matrix() -> None:
     torch.testing.assert_close(layer(x, many_in, many_out), rows)
 
 
+@pytest.mark.parametrize("hidden_sizes", [(), (6,), (6, 5)])
+def test_one_draw_for_the_batch_is_that_draw_in_every_row(hidden_sizes: tuple[int, ...]) -> None:
+    """With one draw a stream builds its noisy weights and biases once; with a draw per row it perturbs layer by layer. Gradients too."""
+    torch.manual_seed(0)
+    stream = Stream(4, hidden_sizes, 3, noisy_sigma=0.5)
+    for parameter in stream.parameters():
+        nn.init.normal_(parameter)
+    x, noise = torch.randn(5, 4), torch.randn(stream.noise_dim)
+    outs = [stream(x, noise), stream(x, noise.expand(5, -1))]
+    torch.testing.assert_close(outs[0], outs[1], rtol=1e-4, atol=1e-4)
+    assert not torch.allclose(outs[0], stream(x), atol=1e-2)
+    wrt, weights = list(stream.parameters()), torch.randn(5, 3)
+    for one, many in zip(*[torch.autograd.grad((out * weights).sum(), wrt) for out in outs], strict=True):
+        torch.testing.assert_close(one, many, rtol=1e-4, atol=1e-3)
+
+
 def test_noisy_layers_start_as_the_paper_says() -> None:
     layer = NoisyLinear(100, 7, sigma=0.4)
     assert torch.equal(layer.weight_sigma, torch.full((7, 100), 0.04))  # σ₀/√p
