@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from learners import one_hot
 
+from learners import one_hot
 from rl_training.algorithms import C51DQN, IQN, QRDQN
 from rl_training.algorithms.exploration import LinearSchedule
 from rl_training.models import Draws, MLPC51QNetwork, MLPIQNetwork, MLPQRQNetwork
@@ -68,9 +68,7 @@ def test_c51_learns_the_atoms_of_a_two_point_return() -> None:
 
 
 def test_iqn_learns_the_quantile_function_of_a_two_point_return() -> None:
-    algorithm = IQN(
-        MLPIQNetwork(2, 2, (32, 32), num_quantiles=16, num_target_quantiles=16, embedding_dim=16), RATE, 0.5, 50, kappa=0.05
-    )
+    algorithm = IQN(MLPIQNetwork(2, 2, (32, 32), num_quantiles=16, num_target_quantiles=16, embedding_dim=16), RATE, 0.5, 50, kappa=0.05)
     network = learn(algorithm)
     # A continuous function of τ meets a step at ¼: looked at away from it
     taus = torch.tensor([0.05, 0.15, 0.4, 0.6, 0.8, 0.95])
@@ -81,7 +79,7 @@ def test_iqn_learns_the_quantile_function_of_a_two_point_return() -> None:
 
 
 def test_c51_on_a_deterministic_chain_converges_to_point_masses() -> None:
-    """Five states in a row, reward 1 at the end, γ = ½: returns 1, ½, ¼, ⅛, 1/16 from the end, all of them atoms of [0, 1] with 17 atoms."""
+    """Five states in a row, reward 1 at the end, γ = ½: returns 1, ½, ¼, ⅛, 1/16 from the end, all atoms of [0, 1] with 17 atoms."""
     length = 5
     algorithm = C51DQN(MLPC51QNetwork(length, 1, 17, 0.0, 1.0, ()), LinearSchedule(0.1, 1e-3, 1000), 0.5, 20)
     states = list(range(length))

@@ -6,8 +6,8 @@ import zlib
 from pathlib import Path
 
 import pytest
-from resume_harness import killed_and_resumed, run_config
 
+from resume_harness import killed_and_resumed, run_config
 from rl_training.experiment.registry import algorithm_names
 
 

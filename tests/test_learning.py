@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from chain import GAMMA, LENGTH, Chain, optimal_q
-from test_dqn_trainer_smoke import FEED_FORWARD
 
+from chain import GAMMA, LENGTH, Chain, optimal_q
 from rl_training.experiment.config import TrainConfig, load_config
 from rl_training.experiment.registry import get_algorithm_spec
 from rl_training.runtime.workflows import load_policy, train
+from test_dqn_trainer_smoke import FEED_FORWARD
 
 
 @pytest.mark.parametrize("algo", FEED_FORWARD)

@@ -28,7 +28,7 @@ class AlgorithmSpec:
     fixed: Mapping[str, Any] = field(default_factory=dict)  # identity: a config that says otherwise is refused
     defaults: Mapping[str, Any] = field(default_factory=dict)  # numbers, before the settings' own defaults
     minimum: Mapping[str, float] = field(default_factory=dict)  # identity of a number: n_step_dqn has n_step >= 2
-    observations: tuple[str, ...] = ("box",)
+    observations: tuple[str, ...] = ("vector",)
     actions: tuple[str, ...] = ("discrete",)
 
     @property
@@ -70,7 +70,7 @@ def register_algorithm(
     fixed: Mapping[str, Any] | None = None,
     defaults: Mapping[str, Any] | None = None,
     minimum: Mapping[str, float] | None = None,
-    observations: tuple[str, ...] = ("box",),
+    observations: tuple[str, ...] = ("vector",),
     actions: tuple[str, ...] = ("discrete",),
 ) -> AlgorithmSpec:
     """Adds a row, which `train`, `resume`, `eval` and configs then know by its name."""

@@ -7,13 +7,14 @@ that. (Measured and left: a hand-written `autograd.Function` of the whole stack.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-def layer_parameters(layers: nn.ModuleList) -> tuple[nn.Parameter, ...]:
+def layer_parameters(layers: nn.ModuleList) -> tuple[Any, ...]:
     """W₁, b₁, W₂, b₂, … of linear layers. Their owner keeps the tuple: loading, moving and flattening keep the parameter objects."""
     return tuple(parameter for layer in layers for parameter in (layer.weight, layer.bias))
 

@@ -16,7 +16,6 @@ from rl_training.envs.vector import VectorEnvs
 from rl_training.models.q_network import CoreState
 from rl_training.types import Array, EnvStep, State
 
-
 NO_STARTS = torch.zeros(0, dtype=torch.bool)  # a feed-forward network has nothing to reset
 
 
