@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -118,12 +118,20 @@ class QLearner:
         return self.view.align(batch, self.q_network, self.target_network, double_q=self.double_q, generator=self.generator)
 
     def evaluate_loss(self, batch: Batch) -> tuple[Tensor, RuleLoss, Aligned]:
-        """The loss of a batch, with its gradient graph and what it was made of."""
+        """The loss of a batch and what it was made of; `gradients` differentiates it."""
         aligned = self.align(batch)
         with torch.no_grad():
             target = self.rule.target(aligned.bootstrap, aligned.rewards, aligned.discounts)
         parts = self.rule.loss(aligned.chosen, target, aligned.taus)
         return reduce_loss(parts.loss, aligned.mask, aligned.weights), parts, aligned
+
+    def gradients(self, loss: Tensor, aligned: Aligned) -> Sequence[Tensor | None]:
+        """Of the online network's parameters: by autograd, or (see `Aligned.pullback`) by autograd through the rule and by hand on."""
+        if aligned.pullback is None:
+            return torch.autograd.grad(loss, self._parameters, allow_unused=True)
+        (grad,) = torch.autograd.grad(loss, [aligned.chosen])
+        with torch.no_grad():
+            return aligned.pullback(grad)
 
     def priorities(self, parts: RuleLoss, aligned: Aligned) -> Tensor:
         return parts.priority
@@ -131,8 +139,7 @@ class QLearner:
     def update(self, batch: Batch, *, global_step: int) -> UpdateResult:
         """One gradient step; then the target follows if `global_step` crossed a multiple of `target_update_interval`."""
         loss, parts, aligned = self.evaluate_loss(batch)
-        grads = torch.autograd.grad(loss, self._parameters, allow_unused=True)
-        self.optimizer.step(grads, self.current_learning_rate(global_step), self.max_grad_norm)
+        self.optimizer.step(self.gradients(loss, aligned), self.current_learning_rate(global_step), self.max_grad_norm)
         self._last = parts, aligned
         crossed = global_step // self.target_update_interval - self.last_step // self.target_update_interval
         self.last_step = global_step

@@ -22,6 +22,14 @@ def take_action(out: Tensor, actions: Tensor) -> Tensor:
     return out.gather(-2, index).squeeze(-2)
 
 
+def put_action(values: Tensor, actions: Tensor, like: Tensor) -> Tensor:
+    """The transpose of `take_action`: zeros shaped as `like` but for the given actions' numbers."""
+    if like.ndim == actions.ndim + 1:
+        return torch.zeros_like(like).scatter_(-1, actions.unsqueeze(-1), values.unsqueeze(-1))
+    index = actions[..., None, None].expand(*actions.shape, 1, like.shape[-1])
+    return torch.zeros_like(like).scatter_(-2, index, values.unsqueeze(-2))
+
+
 def rescale(x: Tensor, eps: float = 1e-3) -> Tensor:
     """h(x) = sign(x)(√(|x|+1) − 1) + εx (arXiv:1805.11593, §3.2); √(a+1) − 1 = a/(√(a+1) + 1), so that small values keep their digits."""
     a = x.abs()

@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.value_losses import take_action
+from rl_training.algorithms.value_losses import put_action, take_action
 from rl_training.models.heads import Draws
 from rl_training.types import Batch
 
@@ -25,6 +26,8 @@ class Aligned(NamedTuple):
     taus: Tensor | None  # levels of `chosen`, where the head samples them
     mask: Tensor | None  # 1 on the steps that count; None: all do
     weights: Tensor | None  # importance weights [B]
+    pullback: Callable[[Tensor], list[Tensor]] | None = None
+    """∂L/∂chosen → the gradients of the online network's parameters, where it has them by hand; `chosen` then is a leaf."""
 
 
 class View(Protocol):
@@ -48,8 +51,14 @@ class TransitionView:
             # An implicit head selects at its acting levels: the action it would take.
             select = online.q_values(next_obs, Draws(online_draws.noise)) if double_q else target.head.q_values(next_out)
             bootstrap = next_out.amax(-1) if select is next_out else take_action(next_out, select.argmax(-1))
-        chosen = take_action(online(obs, online_draws), actions)
+            taped = online.taped(obs, online_draws) if hasattr(online, "taped") else None
+            if taped is not None:
+                out, gradients = taped
+                chosen = take_action(out, actions).requires_grad_()
+        if taped is None:
+            chosen = take_action(online(obs, online_draws), actions)
         discounts = batch.get("discounts")
         if discounts is None:
             discounts = self.gamma * (1 - batch["dones"])
-        return Aligned(chosen, bootstrap, batch["rewards"], discounts, online_draws.taus, None, batch.get("weights"))
+        pullback = None if taped is None else lambda grad: gradients(put_action(grad, actions, out))
+        return Aligned(chosen, bootstrap, batch["rewards"], discounts, online_draws.taus, None, batch.get("weights"), pullback)

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rl_training.models.stack import layer_parameters, relu_stack
+from rl_training.models.stack import Pullback, layer_parameters, relu_stack, taped_stack
 
 
 class NoisyLinear(nn.Module):
@@ -77,6 +77,31 @@ class Stream(nn.Module):
             if i < last:
                 x = torch.relu(x)
         return x
+
+    def taped(self, x: Tensor, noise: Tensor | None = None) -> tuple[Tensor, Pullback]:
+        """The same with its gradient by hand, in the order of `parameters()`; noise as one draw for all rows.
+
+        With W = μ_w + σ_w ⊙ E, E = ε_out ε_inᵀ:  ∂L/∂μ_w = ∂L/∂W  and  ∂L/∂σ_w = ∂L/∂W ⊙ E; likewise for b with ε_out.
+        """
+        if not self._noise_sizes:
+            return taped_stack(x, self._params, relu_last=False)
+        if noise is None:
+            out, plain = taped_stack(x, self._params, relu_last=False)
+            eps: Sequence[Tensor] = [torch.zeros(size, device=x.device) for size in self._noise_sizes]
+        else:
+            eps = noise.split(self._noise_sizes, dim=-1)  # type: ignore[no-untyped-call]  # torch's own
+            out, plain = taped_stack(x, self._noisy_parameters(eps), relu_last=False)
+
+        def pullback(grad: Tensor) -> tuple[list[Tensor], Tensor]:
+            grads, grad_x = plain(grad)
+            both = []
+            for i in range(len(self.layers)):
+                weight, bias = grads[2 * i : 2 * i + 2]
+                eps_in, eps_out = eps[2 * i : 2 * i + 2]
+                both += [weight, bias, weight * torch.outer(eps_out, eps_in), bias * eps_out]
+            return both, grad_x
+
+        return out, pullback
 
     def _noisy_parameters(self, eps: Sequence[Tensor]) -> list[Tensor]:
         """W₁, b₁, W₂, b₂, … with W = μ_w + σ_w ⊙ ε_out ε_inᵀ and b = μ_b + σ_b ⊙ ε_out."""

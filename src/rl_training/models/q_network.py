@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from rl_training.models.heads import NO_DRAWS, Draws, Head
 from rl_training.models.layers import factorised_noise
+from rl_training.models.torsos import MLPTorso
 
 Role: TypeAlias = Literal["online", "target", "acting"]
 CoreState: TypeAlias = tuple[Tensor, ...]
@@ -56,6 +57,19 @@ class QNetwork(Drawing):
         # `.forward`, not a call: at this size a module call costs a quarter of the pass. Hooks belong on the whole network.
         out: Tensor = self.head.forward(self.torso.forward(obs), draws)
         return out
+
+    def taped(self, obs: Tensor, draws: Draws = NO_DRAWS) -> tuple[Tensor, Callable[[Tensor], list[Tensor]]] | None:
+        """`forward` of [B, ...] without autograd, and from ∂L/∂out the gradients of `parameters()`; None where a part has no such form."""
+        if not self.head.has_tape or not isinstance(self.torso, MLPTorso):
+            return None
+        features, from_torso = self.torso.taped(obs)
+        out, from_head = self.head.taped(features, draws)
+
+        def gradients(grad: Tensor) -> list[Tensor]:
+            grads, grad_features = from_head(grad)
+            return from_torso(grad_features)[0] + grads
+
+        return out, gradients
 
     def q_values(self, obs: Tensor, draws: Draws = NO_DRAWS) -> Tensor:
         return self.head.q_values(self(obs, draws))

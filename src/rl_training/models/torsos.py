@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from rl_training.models.stack import layer_parameters, relu_stack
+from rl_training.models.stack import Pullback, layer_parameters, relu_stack, taped_stack
 
 
 class MLPTorso(nn.Module):
@@ -23,3 +23,7 @@ class MLPTorso(nn.Module):
     def forward(self, obs: Tensor) -> Tensor:
         x = obs if obs.is_floating_point() else obs.float()
         return relu_stack(x, self._params, relu_last=True)
+
+    def taped(self, obs: Tensor) -> tuple[Tensor, Pullback]:
+        """The same with its gradient by hand."""
+        return taped_stack(obs if obs.is_floating_point() else obs.float(), self._params, relu_last=True)
