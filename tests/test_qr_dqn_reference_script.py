@@ -35,7 +35,7 @@ def test_the_qr_dqn_script_learns_and_reports(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     checkpoint = check("qr_dqn", tmp_path, 1100, done.stdout)
-    assert checkpoint.load_training()["run"]["updates"] == 51  # one per 2 steps, from step 1000 on
+    assert checkpoint.load_training()["run"]["updates"] == 128  # one round of 128, at step 1024
     assert evaluate_checkpoint(checkpoint.path, num_episodes=2)["eval_episodes"] == 2
 
 
