@@ -283,3 +283,19 @@ def test_a_kill_between_saving_and_the_next_thing_loses_nothing(place: str, tmp_
         return untimed, (run / "checkpoints" / "best").readlink()
 
     assert left_behind(resumed.run_dir) == left_behind(reference.run_dir)
+
+
+def test_a_loaded_policy_normalises_as_training_did(tmp_path: Path) -> None:
+    """The policy sees (obs − mean)/√(var + eps) with the training run's statistics: what evaluation sees in its environments."""
+    config = smoke_config(tmp_path, env_kwargs={"wrappers": ["normalize_observation"]})
+    result = train(config)
+    policy = load_policy(result.checkpoint_path)
+    state = open_checkpoint(result.checkpoint_path).load_training()["actor"]["envs"]["statistics"]["observation"]
+    assert int(state["count"]) >= 300
+    mean, var = np.asarray(state["mean"]), np.asarray(state["m2"]) / int(state["count"])
+    obs = np.random.default_rng(0).normal(size=(8, 4)).astype(np.float32)
+    expected = np.clip((obs - mean) / np.sqrt(var + 1e-8), -10, 10).astype(np.float32)
+    with torch.no_grad():
+        q_values = policy.network.q_values(torch.from_numpy(expected)).numpy()
+    np.testing.assert_allclose(policy.q_values(obs)[0], q_values, rtol=1e-5)
+    assert evaluate_checkpoint(result.checkpoint_path, num_episodes=2)["eval_return_mean"] == result.metrics["eval_return_mean"]

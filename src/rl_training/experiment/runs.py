@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from datetime import datetime
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -115,6 +116,7 @@ def _new_directory(config: TrainConfig, suffix: str | None) -> Path:
     raise FileExistsError(f"{parent / stem} and a thousand more exist")
 
 
+@cache
 def versions() -> dict[str, str]:
     """The versions that decide what a run computes, read without importing anything."""
     found = {"python": platform.python_version()}

@@ -27,7 +27,7 @@ class Policy:
         if not single and array.shape[1:] != self._shape:
             raise UserError(f"an observation must have shape {self._shape} (or a batch of them), got {array.shape}")
         batch = array[None] if single else array
-        return (batch if self.normalizer is None else self.normalizer.apply(batch)), single
+        return (batch if self.normalizer is None else self.normalizer.normalize(batch)), single
 
     @torch.inference_mode()
     def q_values(self, obs: Any, state: CoreState | None = None, episode_start: Any = None) -> tuple[Array, CoreState]:

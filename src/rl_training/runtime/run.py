@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from rl_training.errors import CheckpointError, Interrupted, RunError, UserError
-from rl_training.experiment.checkpointing import Checkpoint, CheckpointStore
+from rl_training.experiment.checkpointing import Checkpoint, CheckpointStore, manifest_of
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.logging import JsonlSink, Sinks, TensorBoardSink
 from rl_training.experiment.runs import RunDirectory
@@ -260,9 +260,7 @@ class Run:
         training = {"learner": learner, "actor": self.parts.actor.state_dict(), "run": self.state_dict()}
         replay = self.parts.replay.state_dict() if self.parts.replay is not None and with_replay else None
         manifest = {
-            "algo": self.config.algo,
-            "env_id": self.config.env_id,
-            "config": self.config.to_dict(),
+            **manifest_of(self.config),
             "spaces": dict(self.parts.spaces),
             "for_resume": link_latest,  # False: kept as `best` only, and a run that has nothing else starts over
         }

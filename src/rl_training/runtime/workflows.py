@@ -10,6 +10,8 @@ from typing import Any
 import torch
 
 from rl_training.envs.factory import EnvSource, make_envs
+from rl_training.envs.normalize import ObservationNormalizer
+from rl_training.envs.wrappers import parse_wrappers
 from rl_training.errors import CheckpointError, ConfigError
 from rl_training.experiment.checkpointing import Checkpoint, MissingCheckpoint, open_checkpoint
 from rl_training.experiment.config import TrainConfig, load_config
@@ -138,12 +140,23 @@ def _policy(checkpoint: Checkpoint, device: str) -> Policy:
     except RuntimeError as error:
         reason = " ".join(str(error).split())
         raise CheckpointError(f"{checkpoint.path / 'model.safetensors'}: does not fit the network of its config: {reason}") from None
-    return Policy(network.to(device), spaces, epsilon=getattr(config.settings, "epsilon_end", 0.0))
+    normalizer = _observation_normalizer(checkpoint, tuple(spaces["obs_shape"]))
+    return Policy(network.to(device), spaces, epsilon=getattr(config.settings, "epsilon_end", 0.0), normalizer=normalizer)
+
+
+def _observation_normalizer(checkpoint: Checkpoint, shape: tuple[int, ...]) -> ObservationNormalizer | None:
+    """What the network's observations were divided by in training, frozen."""
+    options = parse_wrappers(checkpoint.config.env_kwargs.get("wrappers", ())).observation
+    if options is None:
+        return None
+    normalizer = ObservationNormalizer(shape, **options, update=False)
+    normalizer.load_state_dict(_statistics(checkpoint)["observation"])
+    return normalizer
 
 
 def _statistics(checkpoint: Checkpoint) -> Any:
     """The normalisers' state, read only where the environment has normalisers."""
-    names = {name if isinstance(name, str) else next(iter(name)) for name in checkpoint.config.env_kwargs.get("wrappers", ())}
-    if not any(name.startswith("normalize") for name in names):
+    wrappers = parse_wrappers(checkpoint.config.env_kwargs.get("wrappers", ()))
+    if wrappers.observation is None and wrappers.reward is None:
         return {}
     return checkpoint.load_training()["actor"]["envs"]["statistics"]
