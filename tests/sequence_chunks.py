@@ -35,6 +35,8 @@ class TableNetwork(nn.Module):
 
 
 class _TableHead(nn.Module):
+    draws_taus = False
+
     def __init__(self, table: Sequence[Sequence[float]]) -> None:
         super().__init__()
         self.table = nn.Parameter(torch.tensor(table))

@@ -86,14 +86,22 @@ def test_a_sequence_of_length_one_is_dqns_transition(double_q: bool) -> None:
 HEADS = ("scalar", "categorical", "quantile", "implicit")
 
 
+@pytest.mark.parametrize("double_q", [False, True])
 @pytest.mark.parametrize("head", HEADS)
-def test_every_head_and_rule_works_on_sequences_as_on_transitions(head: HeadKind) -> None:
+def test_every_head_and_rule_works_on_sequences_as_on_transitions(head: HeadKind, double_q: bool) -> None:
     torch.manual_seed(0)
     net = build_mlp_q_network(3, 3, hidden_sizes=(8, 8), head=head, dueling=True, num_quantiles=5, num_target_quantiles=4)
     net.__class__ = type("Memoryless", (type(net),), {"unroll_core": Memoryless.unroll_core})
     rule = make_rule(head)
-    recurrent = DRQN(copy.deepcopy(net), 1e-2, 0.9, 1, rule=rule)
-    feed_forward = QLearner(copy.deepcopy(net), view=TransitionView(gamma=0.9), rule=rule, learning_rate=1e-2, target_update_interval=1)
+    recurrent = DRQN(copy.deepcopy(net), 1e-2, 0.9, 1, double_q, rule=rule)
+    feed_forward = QLearner(
+        copy.deepcopy(net),
+        view=TransitionView(gamma=0.9),
+        rule=rule,
+        learning_rate=1e-2,
+        target_update_interval=1,
+        double_q=double_q,
+    )
     for step in range(1, 4):
         batch = random_chunks(step, length=1, batch=16)
         transitions = {key: batch[key][0] for key in ("obs", "next_obs", "actions", "rewards", "dones")} | {"weights": batch["weights"]}

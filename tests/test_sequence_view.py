@@ -328,9 +328,13 @@ class _RecordingHead(nn.Module):
         super().__init__()
         self.seen: list[Draws] = []
 
+    draws_taus = True
+
     def forward(self, core: Tensor, draws: Draws) -> Tensor:
         self.seen.append(draws)
-        assert draws.taus is not None and core.shape[:2] == draws.taus.shape[:2]
+        if draws.taus is None:  # acting levels
+            return torch.zeros(*core.shape[:2], 2, 1)
+        assert core.shape[:2] == draws.taus.shape[:2]
         return draws.taus[:, :, None, :].expand(-1, -1, 2, -1) + 0 * core[..., None]
 
     def q_values(self, out: Tensor) -> Tensor:
@@ -367,8 +371,9 @@ def test_noise_is_drawn_once_per_network_and_independently() -> None:
     online, target = _DrawingNetwork(1), _DrawingNetwork(1)
     view = SequenceView(gamma=GAMMA)
     view.align(table_chunk([0, 0, 0], [1, 1]), online, target, double_q=True, generator=torch.Generator().manual_seed(0))
-    (mine,), (theirs,) = online.head.seen, target.head.seen
+    (mine, selecting), (theirs,) = online.head.seen, target.head.seen
     assert mine.noise is not None and theirs.noise is not None and not torch.equal(mine.noise, theirs.noise)
+    assert selecting.noise is mine.noise, "the network that selects is the one that learns"
 
 
 @pytest.mark.parametrize("dueling", [False, True])

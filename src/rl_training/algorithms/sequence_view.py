@@ -10,6 +10,7 @@ from torch.nn.functional import pad
 
 from rl_training.algorithms.value_losses import take_action
 from rl_training.algorithms.views import Aligned
+from rl_training.models.heads import Draws
 from rl_training.models.q_network import CoreState
 from rl_training.types import Batch
 
@@ -49,7 +50,7 @@ class SequenceView:
     priority. In a chunk that starts an episode (`episode_starts` at the burn-in's end) they are padding, and the stored (zero) state is
     used as it is.
     The bootstrap of step t is the target network's value at t + k of that same unroll (see `n_step_returns`); with double-Q the online
-    network's outputs there, already computed, select its action.
+    network, whose unroll then covers the last observation too, selects its action there.
     """
 
     def __init__(self, *, gamma: float, n_step: int = 1, burn_in: int = 0, use_stored_state: bool = True) -> None:
@@ -64,17 +65,22 @@ class SequenceView:
         # Where a chunk is padded on the right, the observation after its last valid step is already in `obs`.
         obs = torch.cat([batch["obs"][self.burn_in :], batch["next_obs"][-1:]])  # [T + 1, B, ...]
         steps, batch_size = rewards.shape
-        # Only double-Q needs the online network at the last observation.
-        online_steps = steps + 1 if double_q else steps
-        online_draws = online.draw(generator, (online_steps, batch_size), "online")
-        core, _ = online.unroll_core(obs[:online_steps], self.start_state(batch, online))
-        out = online.head(core, online_draws)
+        # What the head says of an observation selects there too, except where it says it at levels drawn for the loss.
+        reused = double_q and not online.head.draws_taus
+        core, _ = online.unroll_core(obs if double_q else obs[:-1], self.start_state(batch, online))
+        online_draws = online.draw(generator, (steps, batch_size), "online")
+        out = online.head(core if reused else core[:steps], online_draws)
         with torch.no_grad():
             target_draws = target.draw(generator, (steps, batch_size), "target")
             target_core, _ = target.unroll_core(obs, self.start_state(batch, target))
             next_out = target.head(target_core[1:], target_draws)  # of the observations after steps 0 … T − 1
             # Double-Q (arXiv:1509.06461): which network selects the next action; the target network always values it.
-            select = online.head.q_values(out.detach()[1:]) if double_q else target.head.q_values(next_out)
+            if not double_q:
+                select = target.head.q_values(next_out)
+            elif reused:
+                select = online.head.q_values(out[1:])
+            else:  # as the action it would take: at its acting levels
+                select = online.head.q_values(online.head(core[1:], Draws(online_draws.noise)))
             bootstrap = take_action(next_out, select.argmax(-1))  # [T, B] or [T, B, N], for t + 1
             returns = n_step_returns(rewards, dones, mask, gamma=self.gamma, n_step=self.n_step)
             if self.n_step > 1:
