@@ -33,7 +33,9 @@ def test_chunks_hold_the_state_the_network_acted_with(tmp_path: Path) -> None:
     keep = Keep()
     train_drqn(small_config(tmp_path, "drqn", algo_kwargs={"learning_starts": 1_000}), callbacks=[keep])
     network, replay = keep.parts.learner.q_network, keep.parts.replay
-    chunks = replay._time_first(replay._ring.storage.gather(np.arange(len(replay))))  # in the order they were stored
+    stored: dict[str, torch.Tensor] = {}
+    replay._ring.storage.gather(np.arange(len(replay)), stored)  # in the order they were stored
+    chunks = replay._time_first(stored)
     state = network.initial_state(1)
     later = 0
     for i in range(len(replay)):

@@ -71,10 +71,11 @@ def entropy(probabilities: Tensor) -> Tensor:
 
 
 class QuantileLoss(NamedTuple):
-    """Both [...]: the loss (with gradient) and the mean absolute pairwise TD error, mean_ij |u_ij|."""
+    """The loss (with gradient) and the mean absolute pairwise TD error mean_ij |u_ij|, both [...]; and ∂loss/∂theta, [..., N]."""
 
     loss: Tensor
     mean_abs_error: Tensor
+    gradient: Tensor
 
 
 def quantile_huber_loss(theta: Tensor, tau: Tensor, target: Tensor, kappa: float = 1.0) -> QuantileLoss:
@@ -86,22 +87,29 @@ def quantile_huber_loss(theta: Tensor, tau: Tensor, target: Tensor, kappa: float
 
     The gradient, ∂L/∂theta_i = −mean_j |τ_i − 1{u_ij < 0}| · clip(u_ij/κ, −1, 1), comes out of the same pass as the loss.
     """
-    loss, error = _QuantileHuber.apply(theta, tau.detach(), target.detach(), kappa)  # type: ignore[no-untyped-call]  # torch's own
-    return QuantileLoss(loss, error)
+    if not theta.requires_grad:
+        loss, gradient, error = _loss_and_gradient(theta, tau, target, kappa)
+    else:
+        loss, error, gradient = _QuantileHuber.apply(theta, tau.detach(), target.detach(), kappa)  # type: ignore[no-untyped-call]  # torch's
+    return QuantileLoss(loss, error, gradient)
 
 
 class _QuantileHuber(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, theta: Tensor, tau: Tensor, target: Tensor, kappa: float) -> tuple[Tensor, Tensor]:
-        loss, gradient, error = (_compiled if _on_cpu(theta) else _pairwise)(theta, tau, target, kappa)
+    def forward(ctx: Any, theta: Tensor, tau: Tensor, target: Tensor, kappa: float) -> tuple[Tensor, Tensor, Tensor]:
+        loss, gradient, error = _loss_and_gradient(theta, tau, target, kappa)
         ctx.save_for_backward(gradient)
-        ctx.mark_non_differentiable(error)
-        return loss, error
+        ctx.mark_non_differentiable(error, gradient)
+        return loss, error, gradient
 
     @staticmethod
     def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor, None, None, None]:
         (gradient,) = ctx.saved_tensors
         return gradient * outer[0].unsqueeze(-1), None, None, None
+
+
+def _loss_and_gradient(theta: Tensor, tau: Tensor, target: Tensor, kappa: float) -> tuple[Tensor, Tensor, Tensor]:
+    return (_compiled if _on_cpu(theta) else _pairwise)(theta, tau, target, kappa)
 
 
 def _pairwise(theta: Tensor, tau: Tensor, target: Tensor, kappa: float) -> tuple[Tensor, Tensor, Tensor]:

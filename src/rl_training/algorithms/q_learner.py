@@ -28,6 +28,12 @@ def reduce_loss(loss: Tensor, mask: Tensor | None, weights: Tensor | None) -> Te
     return loss.mean() if mask is None else (loss * mask).sum() / mask.sum().clamp(min=1)
 
 
+def reduction_weights(like: Tensor, mask: Tensor | None, weights: Tensor | None) -> Tensor:
+    """∂reduce_loss/∂loss, shaped as the loss."""
+    share = torch.full_like(like, 1 / like.numel()) if mask is None else mask / mask.sum().clamp(min=1)
+    return share if weights is None else share * weights
+
+
 REPORTED = {"q_value_mean": "q_value", "target_mean": "target", "td_error_mean": "td_error"}
 """Metrics of every rule, and where they stand in its RuleLoss."""
 
@@ -125,13 +131,17 @@ class QLearner:
         parts = self.rule.loss(aligned.chosen, target, aligned.taus)
         return reduce_loss(parts.loss, aligned.mask, aligned.weights), parts, aligned
 
-    def gradients(self, loss: Tensor, aligned: Aligned) -> Sequence[Tensor | None]:
-        """Of the online network's parameters: by autograd, or (see `Aligned.pullback`) by autograd through the rule and by hand on."""
+    def gradients(self, loss: Tensor, parts: RuleLoss, aligned: Aligned) -> Sequence[Tensor | None]:
+        """Of the online network's parameters: by autograd, or by hand where the network can (see `Aligned.pullback`)."""
         if aligned.pullback is None:
             return torch.autograd.grad(loss, self._parameters, allow_unused=True)
-        (grad,) = torch.autograd.grad(loss, [aligned.chosen])
+        # loss = Σ weight·mask·l / Σ mask, so ∂loss/∂chosen = weight·mask/Σ mask · ∂l/∂chosen
         with torch.no_grad():
-            return aligned.pullback(grad)
+            grad = parts.gradient
+            if aligned.weights is None and aligned.mask is None:
+                return aligned.pullback(grad / len(parts.loss))
+            share = reduction_weights(parts.loss, aligned.mask, aligned.weights)
+            return aligned.pullback(grad * (share if grad.ndim == share.ndim else share.unsqueeze(-1)))
 
     def priorities(self, parts: RuleLoss, aligned: Aligned) -> Tensor:
         return parts.priority
@@ -139,7 +149,7 @@ class QLearner:
     def update(self, batch: Batch, *, global_step: int) -> UpdateResult:
         """One gradient step; then the target follows if `global_step` crossed a multiple of `target_update_interval`."""
         loss, parts, aligned = self.evaluate_loss(batch)
-        self.optimizer.step(self.gradients(loss, aligned), self.current_learning_rate(global_step), self.max_grad_norm)
+        self.optimizer.step(self.gradients(loss, parts, aligned), self.current_learning_rate(global_step), self.max_grad_norm)
         self._last = parts, aligned
         crossed = global_step // self.target_update_interval - self.last_step // self.target_update_interval
         self.last_step = global_step

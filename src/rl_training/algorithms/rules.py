@@ -19,21 +19,27 @@ from rl_training.algorithms.value_losses import rescale, td_target, unrescale
 class RuleLoss:
     """Per element, all [...]: the loss (with gradient), what prioritized replay should rank it by, and what is reported.
 
-    All but the loss is computed when somebody reads it, since most updates are not logged and many not prioritized.
+    All but the loss is computed when somebody reads it, since most updates are not logged and many not prioritized. `gradient` is
+    ∂loss/∂chosen in closed form, [...] or [..., N]: what autograd would give, without its graph.
     """
 
     def __init__(
         self,
         loss: Tensor,
         *,
+        gradient: Callable[[], Tensor],
         priority: Callable[[], Tensor],
         q_value: Callable[[], Tensor],
         target: Callable[[], Tensor],
         td_error: Callable[[], Tensor],
     ) -> None:
         self.loss = loss
-        self._make = {"priority": priority, "q_value": q_value, "target": target, "td_error": td_error}
+        self._make = {"gradient": gradient, "priority": priority, "q_value": q_value, "target": target, "td_error": td_error}
         self._made: dict[str, Tensor] = {}
+
+    @property
+    def gradient(self) -> Tensor:
+        return self._read("gradient")
 
     @property
     def priority(self) -> Tensor:
@@ -111,7 +117,14 @@ class ScalarRule:
         def error() -> Tensor:
             return (chosen - target).abs_()
 
-        return RuleLoss(loss, priority=error, q_value=lambda: chosen, target=lambda: target, td_error=error)
+        return RuleLoss(
+            loss,
+            gradient=lambda: (chosen - target).clamp_(-1, 1),  # H₁'(x) = x where |x| ≤ 1, else its sign
+            priority=error,
+            q_value=lambda: chosen,
+            target=lambda: target,
+            td_error=error,
+        )
 
 
 class CategoricalRule:
@@ -149,6 +162,7 @@ class CategoricalRule:
 
         return RuleLoss(
             loss,
+            gradient=lambda: torch.softmax(chosen, -1) - target,  # of the logits, where the target's mass is 1
             priority=lambda: (loss - entropy(target)).clamp_(min=0),  # rounding alone makes it negative
             q_value=q_value,
             target=lambda: target @ support,
@@ -181,9 +195,12 @@ class QuantileRule:
             if len(self._levels) != count or self._levels.device != chosen.device:
                 self._levels = midpoints(count, chosen.device)
             taus = self._levels
-        loss, error = quantile_huber_loss(chosen, taus, target, self.kappa)
+        loss, error, gradient = quantile_huber_loss(chosen, taus, target, self.kappa)
         return RuleLoss(
-            loss, priority=lambda: error, q_value=lambda: chosen.mean(-1), target=lambda: target.mean(-1), td_error=lambda: error
+            loss,
+            gradient=lambda: gradient,
+            priority=lambda: error,
+            q_value=lambda: chosen.mean(-1), target=lambda: target.mean(-1), td_error=lambda: error
         )
 
 

@@ -27,7 +27,7 @@ class Aligned(NamedTuple):
     mask: Tensor | None  # 1 on the steps that count; None: all do
     weights: Tensor | None  # importance weights [B]
     pullback: Callable[[Tensor], list[Tensor]] | None = None
-    """∂L/∂chosen → the gradients of the online network's parameters, where it has them by hand; `chosen` then is a leaf."""
+    """∂L/∂chosen → the gradients of the online network's parameters, where it has them by hand; `chosen` then has no graph."""
 
 
 class View(Protocol):
@@ -54,7 +54,7 @@ class TransitionView:
             taped = online.taped(obs, online_draws) if hasattr(online, "taped") else None
             if taped is not None:
                 out, gradients = taped
-                chosen = take_action(out, actions).requires_grad_()
+                chosen = take_action(out, actions)
         if taped is None:
             chosen = take_action(online(obs, online_draws), actions)
         discounts = batch.get("discounts")
