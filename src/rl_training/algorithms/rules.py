@@ -200,7 +200,9 @@ class QuantileRule:
             loss,
             gradient=lambda: gradient,
             priority=lambda: error,
-            q_value=lambda: chosen.mean(-1), target=lambda: target.mean(-1), td_error=lambda: error
+            q_value=lambda: chosen.mean(-1),
+            target=lambda: target.mean(-1),
+            td_error=lambda: error,
         )
 
 
