@@ -35,7 +35,7 @@ def test_every_row_trains_and_leaves_a_whole_run(algo: str, tmp_path: Path) -> N
     metrics = result.metrics
     assert metrics["global_step"] == 300 and metrics["eval_episodes"] == 2
     # every step gives one transition, less the open windows (n − 1 steps) of the running episode
-    n_step = get_algorithm_spec(algo).parse({}).n_step  # type: ignore[attr-defined]
+    n_step = get_algorithm_spec(algo).parse({}).n_step  # type: ignore[attr-defined]  # these rows' settings
     assert 300 - (n_step - 1) <= metrics["buffer_size"] <= 300
     assert metrics["num_updates"] == 63  # multiples of 4 in [50, 300]: 52, 56, ..., 300
     assert 1 <= metrics["eval_return_mean"] <= 500

@@ -13,7 +13,7 @@ from rl_training.types import State
 class FlatAdam:
     """The update of `torch.optim.Adam(fused=True)`, one kernel for the whole network, without that class's cost per call.
 
-    `torch.optim.Adam` spends several times the kernel's time in Python at this size; tests/test_dqn_update.py holds the two equal.
+    At this size that class's Python is a large part of a step; tests/test_dqn_update.py holds the two equal.
     """
 
     def __init__(self, parameters: Tensor, sizes: Sequence[int], *, eps: float = 1e-8, betas: tuple[float, float] = (0.9, 0.999)) -> None:

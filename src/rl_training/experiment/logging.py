@@ -54,8 +54,8 @@ class TensorBoardSink:
 
     def __init__(self, directory: str | Path, purge_step: int | None = None) -> None:
         # Only a run needs them; tensorboard ships no types.
-        from tensorboard.compat.proto import event_pb2, summary_pb2  # type: ignore[import-untyped]
-        from tensorboard.summary.writer.record_writer import RecordWriter  # type: ignore[import-untyped]
+        from tensorboard.compat.proto import event_pb2, summary_pb2  # type: ignore[import-untyped]  # no stubs
+        from tensorboard.summary.writer.record_writer import RecordWriter  # type: ignore[import-untyped]  # no stubs
 
         self._event, self._summary = event_pb2.Event, summary_pb2.Summary
         self._path = Path(directory) / f"events.out.tfevents.{time.time_ns() // 10**9}.{os.getpid()}.{next(_NUMBER)}"

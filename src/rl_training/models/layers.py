@@ -18,7 +18,7 @@ class NoisyLinear(nn.Module):
 
     y = (μ_w + σ_w ⊙ ε_out ε_inᵀ) x + μ_b + σ_b ⊙ ε_out
 
-    written as `μ_w x + μ_b + ε_out ⊙ (σ_w (ε_in ⊙ x) + σ_b)`: the noisy weight matrix is never built, and `eps_in`, `eps_out`
+    written as `μ_w x + μ_b + ε_out ⊙ (σ_w (ε_in ⊙ x) + σ_b)`: the noisy weight matrix is not built here, and `eps_in`, `eps_out`
     may have a row per sample ([B, in], [B, out]), which gives every environment a draw of its own in one batched call.
     Without `eps` the layer is its mean. The noise arrives already passed through f(x) = sign(x)√|x| (see `factorised_noise`).
     """

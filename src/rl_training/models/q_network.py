@@ -54,7 +54,7 @@ class QNetwork(Drawing):
         self.action_dim = head.action_dim
 
     def forward(self, obs: Tensor, draws: Draws = NO_DRAWS) -> Tensor:
-        # `.forward`, not a call: at this size a module call costs a quarter of the pass. Hooks belong on the whole network.
+        # `.forward`, not a call: at this size the calls of nested modules show in the pass. Hooks belong on the whole network.
         out: Tensor = self.head.forward(self.torso.forward(obs), draws)
         return out
 

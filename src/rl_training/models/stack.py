@@ -1,8 +1,8 @@
 """A stack of linear layers with ReLU between them, called on the bare parameters, and its gradient by hand.
 
-Calling a module costs as much as the product it makes at the size of these networks, and so does each node that autograd records and
-replays. A *taped* pass keeps what the gradient needs and hands back a `pullback`: the same products as autograd's, without its nodes.
-(Measured and left: the same inside an `autograd.Function`. The engine's cost per Python node ate what it saved.)
+At the size of these networks the calls of nested modules show beside the products they make, and so does each node that autograd
+records and replays. A *taped* pass keeps what the gradient needs and hands back a `pullback`: the same products as autograd's, without
+its nodes. (Measured and left: the same inside an `autograd.Function`. The engine's cost per Python node ate what it saved.)
 """
 
 from __future__ import annotations
