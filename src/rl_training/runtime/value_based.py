@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -69,11 +69,20 @@ def exploration(settings: ValueSettings, horizon: int, num_envs: int) -> Callabl
     return LinearSchedule(settings.epsilon_start, settings.epsilon_end, settings.exploration_fraction * horizon)
 
 
-def train_value_based(
-    setup: Setup, settings: ValueSettings, options: RunOptions, *, network: Any, learner: QLearner, replay: Any, feed: Feed
-) -> TrainResult:
+class ValueParts(NamedTuple):
+    """What a value-based row learns with: its trainer's `build_parts` makes them."""
+
+    network: Any
+    learner: QLearner
+    replay: Any
+    feed: Feed
+
+
+def train_value_based(setup: Setup, options: RunOptions, made: ValueParts) -> TrainResult:
     """Put the parts into a run and the run into the loop."""
-    config = setup.config
+    config, settings = setup.config, setup.config.settings
+    assert isinstance(settings, ValueSettings)  # a value-based row has these
+    network, learner, replay, feed = made
     actor = Actor(
         setup.envs,
         network,
