@@ -15,7 +15,7 @@ from rl_training.runtime.setup import prepare
 from rl_training.runtime.value_based import ValueParts
 
 RECURRENT = ("drqn", "r2d2")
-_SUPPORT = {"v_min": -20.0, "v_max": 20.0, "num_atoms": 11}
+_SUPPORT = {"v_min": -100.0, "v_max": 100.0, "num_atoms": 11}
 _SEQUENCES = {"features_dim": 8, "recurrent_hidden_size": 8, "sequence_length": 6, "head_hidden_sizes": [8]}
 ROWS: dict[str, dict[str, Any]] = {
     "dqn": {"lr_schedule": "linear"},

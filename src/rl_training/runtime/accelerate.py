@@ -26,9 +26,14 @@ from torch import Tensor
 from rl_training.algorithms.pure_step import PureStep
 from rl_training.algorithms.q_learner import Outcome, QLearner
 from rl_training.errors import ConfigError
-from rl_training.types import Batch
+from rl_training.types import Batch, UpdateResult
 
-BREAK_EVEN_UPDATES = 100_000
+Updates = Callable[[int], UpdateResult]
+"""One call at a global step: sample, learn, give the priorities back."""
+Say = Callable[[str, str], None]
+"""(what, text): what is going on, for the progress line and the run's metadata."""
+
+BREAK_EVEN_UPDATES = {"feed-forward": 100_000, "recurrent": 20_000}
 """From how many updates on `auto` compiles; see docs/performance.md for the measurement."""
 
 
@@ -57,10 +62,9 @@ def resolve_compile(requested: str | bool, *, device: torch.device, planned_upda
         return _refused(requested, missing)
     if requested is True:
         return Decision(True, "as configured")
-    if recurrent:
-        return Decision(False, "an LSTM's time goes into its matrix products, which a compiler does not make faster")
-    if planned_updates < BREAK_EVEN_UPDATES:
-        return Decision(False, f"{planned_updates:,} updates do not pay for compiling; {BREAK_EVEN_UPDATES:,} do")
+    needed = BREAK_EVEN_UPDATES["recurrent" if recurrent else "feed-forward"]
+    if planned_updates < needed:
+        return Decision(False, f"{planned_updates:,} updates do not pay for compiling; {needed:,} do")
     return Decision(True, f"{planned_updates:,} updates pay for compiling")
 
 
@@ -78,6 +82,59 @@ def missing_toolchain() -> str | None:
     return None if shutil.which(compiler) else f"no C++ compiler ({compiler}) is installed"
 
 
+def make_updates(
+    learner: QLearner, replay: Any, batch_size: int, beta: Callable[[int], float] | None, *, compile: bool, say: Say
+) -> Updates:
+    """`beta` (of the environment steps) says that the replay is prioritized."""
+    eager = SampledUpdates(learner, replay, batch_size, beta)
+    return CompilingUpdates(eager, say) if compile else eager
+
+
+class SampledUpdates:
+    """Sample, update, give the priorities back."""
+
+    def __init__(self, learner: QLearner, replay: Any, batch_size: int, beta: Callable[[int], float] | None) -> None:
+        self.learner, self._replay, self._batch_size, self._beta = learner, replay, batch_size, beta
+
+    def __call__(self, global_step: int) -> UpdateResult:
+        return self.learn_from(self.sample(global_step), global_step)
+
+    def sample(self, global_step: int) -> Batch:
+        batch: Batch
+        if self._beta is None:
+            batch = self._replay.sample(self._batch_size)
+        else:
+            batch = self._replay.sample(self._batch_size, beta=self._beta(global_step))
+        return batch
+
+    def learn_from(self, batch: Batch, global_step: int) -> UpdateResult:
+        result = self.learner.update(batch, global_step=global_step)
+        if self._beta is not None:
+            self._replay.update_priorities(batch["indices"], self.learner.last_priorities)
+        return result
+
+
+class CompilingUpdates:
+    """The same, with the learner's step compiled when the first batch is there to show its layout."""
+
+    def __init__(self, updates: SampledUpdates, say: Say) -> None:
+        self._updates, self._say, self._compiled = updates, say, False
+
+    def __call__(self, global_step: int) -> UpdateResult:
+        if self._compiled:
+            return self._updates(global_step)
+        self._compiled = True
+        batch = self._updates.sample(global_step)
+        self._say("compilation", "compiling…")
+        try:
+            done = str(compile_learner(self._updates.learner, batch))
+        except Exception as error:  # whatever a compiler may raise: the run does not need it
+            done = f"could not compile, goes on without: {' '.join(str(error).split())[:200]}"
+            warnings.warn(done, RuntimeWarning, stacklevel=2)
+        self._say("compilation", done)
+        return self._updates.learn_from(batch, global_step)
+
+
 class Compiled(NamedTuple):
     """A compiled step and what it cost."""
 
@@ -92,7 +149,10 @@ class Compiled(NamedTuple):
 def compile_learner(learner: QLearner, batch: Batch) -> Compiled:
     """From now on the learner's gradient steps run as one compiled graph, for batches laid out as this one; for others as before."""
     step = PureStep(learner, batch)
-    compiled = compile_ahead_of_time(step, step.inputs(batch, 0.0))
+    before = learner.generator.get_state()
+    inputs = step.inputs(batch, 0.0)
+    learner.generator.set_state(before)  # the example's draws do not count
+    compiled = compile_ahead_of_time(step, inputs)
     call = compiled.call
 
     def gradient_step(batch: Batch, learning_rate: float) -> Outcome:
@@ -123,8 +183,12 @@ def trace(step: PureStep, inputs: Sequence[Tensor]) -> torch.fx.GraphModule:
     from torch.fx.experimental.proxy_tensor import make_fx
 
     state, rest = inputs[: PureStep.NUM_STATE], inputs[PureStep.NUM_STATE :]
-    # On copies of the state, since tracing runs the step.
-    graph: torch.fx.GraphModule = make_fx(step)(*(x.clone() for x in state), *rest)
+    # Without MKL-DNN an LSTM is the products of its time steps, and the compiler fuses what stands between them; MKL-DNN's single
+    # operation it cannot take. On copies of the state, since tracing runs the step.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the flags' own, about hardware that is not asked for
+        with torch.backends.mkldnn.flags(enabled=False):
+            graph: torch.fx.GraphModule = make_fx(step)(*(x.clone() for x in state), *rest)
     owned = {x.untyped_storage().data_ptr() for x in state}
     for name, constant in _constants(graph):
         if constant.untyped_storage().data_ptr() in owned:

@@ -167,6 +167,12 @@ class Run:
 
     # What the loop tells
 
+    def status(self, what: str, text: str) -> None:
+        """What the run is busy with beside its steps, or has learned about itself; the last word stands in metadata.json under `what`."""
+        self.directory.update_metadata(**{what: text})
+        for callback in self._callbacks:
+            callback.on_status(self, what, text)
+
     def updated(self, result: UpdateResult) -> None:
         self.clock.updates += result.num_gradient_steps
         self.last_result = result

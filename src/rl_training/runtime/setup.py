@@ -14,6 +14,9 @@ from rl_training.envs.spaces import require_spaces
 from rl_training.envs.vector import VectorEnvs
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.settings import ValueSettings
+from rl_training.runtime.accelerate import resolve_compile
+from rl_training.runtime.cadence import UpdatePlan
 from rl_training.runtime.devices import resolve_device, resolve_threads
 from rl_training.runtime.evaluator import Evaluation, evaluate
 
@@ -95,6 +98,14 @@ def describe_spaces(envs: VectorEnvs) -> dict[str, Any]:
     }
 
 
+def planned_updates(config: TrainConfig) -> int | None:
+    """The updates of a run from its beginning, or None where the row does not count them."""
+    s = config.settings
+    if not isinstance(s, ValueSettings):
+        return None
+    return UpdatePlan(s.train_frequency, s.gradient_steps).updates_until(config.total_timesteps, learning_starts=s.learning_starts)
+
+
 def prepare(config: TrainConfig, env: EnvSource | None, *, small: bool) -> Setup:
     """Make the environments and resolve every `auto`. `small` says that the network is a small MLP."""
     source = env_source(config, env)
@@ -103,10 +114,14 @@ def prepare(config: TrainConfig, env: EnvSource | None, *, small: bool) -> Setup
     envs = make_envs(source, num_envs=config.num_envs, seed=config.seed, env_kwargs=config.env_kwargs, vectorization=config.vectorization)
     require_spaces(spec.name, envs.single_observation_space, envs.single_action_space, observations=spec.observations, actions=spec.actions)
     torch.set_num_threads(int(threads.value))
+    compiles = resolve_compile(
+        config.compile, device=torch.device(device.value), planned_updates=planned_updates(config), recurrent=not small
+    )
     notes = {
         "device": f"{device.value} ({device.why})",
         "threads": f"{threads.value} ({threads.why})",
+        "compile": f"{'on' if compiles.on else 'off'} ({compiles.why})",
         "resume": envs.resume_note or "exact on the CPU",
     }
-    resolved = config.replace(device=device.value, threads=int(threads.value))
+    resolved = config.replace(device=device.value, threads=int(threads.value), compile=compiles.on)
     return Setup(resolved, envs, torch.device(device.value), Seeds.of(config.seed), describe_spaces(envs), notes, source)

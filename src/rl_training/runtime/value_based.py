@@ -12,8 +12,10 @@ from rl_training.algorithms.q_learner import QLearner
 from rl_training.algorithms.rules import Rule, make_rule
 from rl_training.experiment.settings import ValueSettings
 from rl_training.models.heads import HeadKeywords
+from rl_training.runtime.accelerate import make_updates
 from rl_training.runtime.actor import Actor, Feed
-from rl_training.runtime.off_policy import UpdatePlan, train_off_policy
+from rl_training.runtime.cadence import UpdatePlan
+from rl_training.runtime.off_policy import train_off_policy
 from rl_training.runtime.run import Parts, Run, RunOptions, TrainResult
 from rl_training.runtime.setup import Setup
 from rl_training.types import Array
@@ -106,6 +108,7 @@ def train_value_based(setup: Setup, options: RunOptions, made: ValueParts) -> Tr
         exploration_rate=lambda env_steps: float(np.mean(actor.epsilon(env_steps))),
         notes=setup.notes,
     )
-    plan = UpdatePlan(settings.batch_size, settings.train_frequency, settings.gradient_steps)
     run = Run(config, parts, options)
-    return train_off_policy(run, actor=actor, learner=learner, replay=replay, plan=plan, beta=beta)
+    update = make_updates(learner, replay, settings.batch_size, beta, compile=config.compile is True, say=run.status)
+    plan = UpdatePlan(settings.train_frequency, settings.gradient_steps)
+    return train_off_policy(run, actor=actor, replay=replay, plan=plan, update=update)
