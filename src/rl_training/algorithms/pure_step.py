@@ -34,7 +34,7 @@ class PureStep:
         self._learner = learner
         self._fields = tuple(sorted(batch))
         # Only what really draws: most networks do not.
-        self._draws = [(network, shape, role) for network, shape, role in _draws_of(learner, batch) if _draws(network)]
+        self._asks = [(network, shape, role) for network, shape, role in _draws_of(learner, batch) if draws(network)]
         self.metric_names = tuple(LazyMetrics.names(learner.rule))
         self._scalars = torch.zeros(2)
         self._host_scalars = self._scalars.numpy()
@@ -62,7 +62,7 @@ class PureStep:
         self._host_scalars[0] = learning_rate / (1 - beta1**step)
         self._host_scalars[1] = 1 / math.sqrt(1 - beta2**step)
         drawn: list[Tensor] = []
-        for network, shape, role in self._draws:
+        for network, shape, role in self._asks:
             drawn += [x for x in network.draw(self._learner.generator, shape, role) if x is not None]
         return [*self._state, *(batch[name] for name in self._fields), *drawn]
 
@@ -70,7 +70,7 @@ class PureStep:
     def __call__(self, flat: Tensor, flat_target: Tensor, mean: Tensor, variance: Tensor, scalars: Tensor, *rest: Tensor) -> Any:
         learner = self._learner
         batch = dict(zip(self._fields, rest, strict=False))
-        given = dict(zip([network for network, _, _ in self._draws], self._given_draws(rest[len(self._fields) :]), strict=True))
+        given = dict(zip([network for network, _, _ in self._asks], self._given_draws(rest[len(self._fields) :]), strict=True))
         # Leaves of their own: where there is no gradient by hand, autograd differentiates with respect to these.
         parameters = [x.detach().requires_grad_() for x in split_like(learner.q_network, flat)]
         targets = split_like(learner.target_network, flat_target)
@@ -101,7 +101,7 @@ class PureStep:
 
     def _given_draws(self, tensors: Sequence[Tensor]) -> Iterator[Draws]:
         left = iter(tensors)
-        for network, _, _ in self._draws:
+        for network, _, _ in self._asks:
             head = network.head
             yield Draws(next(left) if head.noise_dim else None, next(left) if head.draws_taus else None)
 
@@ -179,5 +179,6 @@ def _draws_of(learner: QLearner, batch: Batch) -> list[tuple[Any, Sequence[int],
     return asked
 
 
-def _draws(network: Any) -> bool:
+def draws(network: Any) -> bool:
+    """Whether a forward pass of this network is random."""
     return bool(network.head.noise_dim or network.head.draws_taus)

@@ -152,7 +152,7 @@ class QLearner:
         self.optimizer = FlatAdam(self._flat, [p.shape for p in self._parameters], eps=adam_eps)
         self.generator = torch.Generator(self._flat.device).manual_seed(seed)
         self.last_step = 0
-        self._last: Outcome | None = None
+        self.last_outcome: Outcome | None = None
         self.gradient_step: Callable[[Batch, float], Outcome] = self.eager_step
         """(batch, learning rate) → outcome; runtime/accelerate.py puts a compiled form of `eager_step` in its place."""
 
@@ -167,9 +167,9 @@ class QLearner:
         return self._last_update().td_errors
 
     def _last_update(self) -> Outcome:
-        if self._last is None:
+        if self.last_outcome is None:
             raise RuntimeError("no update has been made yet")
-        return self._last
+        return self.last_outcome
 
     def current_learning_rate(self, global_step: int) -> float:
         return self.learning_rate(global_step) if callable(self.learning_rate) else self.learning_rate
@@ -218,7 +218,7 @@ class QLearner:
 
     def update(self, batch: Batch, *, global_step: int) -> UpdateResult:
         """One gradient step; then the target follows if `global_step` crossed a multiple of `target_update_interval`."""
-        outcome = self._last = self.gradient_step(batch, self.current_learning_rate(global_step))
+        outcome = self.last_outcome = self.gradient_step(batch, self.current_learning_rate(global_step))
         self.follow(global_step)
         return UpdateResult(outcome.metrics, 1)
 

@@ -17,8 +17,9 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -26,10 +27,20 @@ from torch import Tensor
 from rl_training.algorithms.pure_step import PureStep
 from rl_training.algorithms.q_learner import Outcome, QLearner
 from rl_training.errors import ConfigError
+from rl_training.runtime.actor import Actor
+from rl_training.runtime.graphs import GraphedGreedy, GraphedUpdates
 from rl_training.types import Batch, UpdateResult
 
-Updates = Callable[[int], UpdateResult]
-"""One call at a global step: sample, learn, give the priorities back."""
+
+class Updates(Protocol):
+    """One call at a global step: sample, learn, give the priorities back."""
+
+    overlaps: bool
+    """Whether a call returns before its work is done, so that the environments can step meanwhile."""
+
+    def __call__(self, global_step: int) -> UpdateResult: ...
+
+
 Say = Callable[[str, str], None]
 """(what, text): what is going on, for the progress line and the run's metadata."""
 
@@ -83,15 +94,25 @@ def missing_toolchain() -> str | None:
 
 
 def make_updates(
-    learner: QLearner, replay: Any, batch_size: int, beta: Callable[[int], float] | None, *, compile: bool, say: Say
+    learner: QLearner, replay: Any, batch_size: int, beta: Callable[[int], float] | None, *, device: torch.device, compile: bool, say: Say
 ) -> Updates:
     """`beta` (of the environment steps) says that the replay is prioritized."""
+    if compile and device.type == "cuda":
+        return GraphedUpdates(learner, replay, batch_size, beta, device)
     eager = SampledUpdates(learner, replay, batch_size, beta)
     return CompilingUpdates(eager, say) if compile else eager
 
 
+def accelerate_acting(actor: Actor, device: torch.device, *, compile: bool) -> None:
+    """On a GPU the choice of actions becomes one CUDA graph too."""
+    if compile and device.type == "cuda":
+        actor.use_greedy(partial(GraphedGreedy, device=device))
+
+
 class SampledUpdates:
     """Sample, update, give the priorities back."""
+
+    overlaps = False
 
     def __init__(self, learner: QLearner, replay: Any, batch_size: int, beta: Callable[[int], float] | None) -> None:
         self.learner, self._replay, self._batch_size, self._beta = learner, replay, batch_size, beta
@@ -116,6 +137,8 @@ class SampledUpdates:
 
 class CompilingUpdates:
     """The same, with the learner's step compiled when the first batch is there to show its layout."""
+
+    overlaps = False
 
     def __init__(self, updates: SampledUpdates, say: Say) -> None:
         self._updates, self._say, self._compiled = updates, say, False

@@ -6,7 +6,7 @@ Recurrent state is always threaded through; a feed-forward network carries ().
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -91,6 +91,10 @@ class SequenceFeed:
         pass
 
 
+Greedy: TypeAlias = Callable[[Array, CoreState, Array], tuple[Array, CoreState]]
+"""(obs, state, is_first) → the best actions [E], and the state carried on."""
+
+
 class Actor:
     """Steps the environments with ε-greedy actions and feeds the replay. Exploration is drawn for each environment on its own.
 
@@ -120,6 +124,7 @@ class Actor:
         self._is_first = np.ones(envs.num_envs, bool)
         self._state: CoreState = network.initial_state(envs.num_envs)
         self._needs_forward = bool(self._state)
+        self._greedy: Greedy = self._eager_greedy
 
     def epsilon(self, env_steps: int) -> float | Array:
         """The exploration rate now: one for all environments, or one each."""
@@ -137,22 +142,32 @@ class Actor:
         actions = self._rng.integers(self._num_actions, size=self.envs.num_envs)
         if not self._needs_forward and explore.all():
             return actions
-        with torch.inference_mode():
-            obs = torch.from_numpy(self._obs)
-            if not self._on_cpu:
-                obs = obs.to(self._device)
-            draws = self.network.draw(self._generator, explore.shape, "acting")
-            starts = torch.tensor(self._is_first, device=self._device) if self._needs_forward else NO_STARTS
-            q_values, self._state = self.network.step(obs, self._state, starts, draws)
-            greedy = q_values.numpy().argmax(-1) if self._on_cpu else q_values.argmax(-1).cpu().numpy()
+        greedy, self._state = self._greedy(self._obs, self._state, self._is_first)
         return np.where(explore, actions, greedy)
 
-    def step(self, env_steps: int) -> EnvStep:
-        """One vector step at the clock's `env_steps`."""
+    def use_greedy(self, make: Callable[[Any, Array, CoreState, torch.Generator], Greedy]) -> None:
+        """Let another choose the greedy actions: made from the network, an example of observations and state, and the generator."""
+        self._greedy = make(self.network, self._obs, self._state, self._generator)
+
+    def _eager_greedy(self, obs: Array, state: CoreState, is_first: Array) -> tuple[Array, CoreState]:
+        with torch.inference_mode():
+            seen = torch.from_numpy(obs)
+            if not self._on_cpu:
+                seen = seen.to(self._device)
+            draws = self.network.draw(self._generator, (len(obs),), "acting")
+            starts = torch.tensor(is_first, device=self._device) if self._needs_forward else NO_STARTS
+            q_values, state = self.network.step(seen, state, starts, draws)
+            greedy: Array = q_values.numpy().argmax(-1) if self._on_cpu else q_values.argmax(-1).cpu().numpy()
+        return greedy, state
+
+    def step(self, env_steps: int, meanwhile: Callable[[], None] | None = None) -> EnvStep:
+        """One vector step at the clock's `env_steps`. `meanwhile` is called when the actions are chosen, before the environments step."""
         state = self._state
         if state and self._is_first.any():  # what the network held before it saw obs: zeros at an episode's start
             state = self.network.reset_state(state, torch.tensor(self._is_first))
         actions = self._act(self.epsilon(env_steps))
+        if meanwhile is not None:
+            meanwhile()
         step = self.envs.step(actions)
         self.feed.push(self._obs, actions, step, self._is_first, state)
         self._obs, self._is_first = step.obs, step.is_first

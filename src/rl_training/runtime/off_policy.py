@@ -15,16 +15,29 @@ from rl_training.runtime.run import Run, TrainResult
 def train_off_policy(run: Run, *, actor: Actor, replay: Any, plan: UpdatePlan, update: Updates) -> TrainResult:
     """Collect, store, learn, until the run has taken its steps. `update` samples, learns and gives priorities back, once a call."""
     clock, per_round = run.clock, plan.updates_per_round
+    rounds: list[int] = []  # the multiples whose updates are still to be made
+
+    def learn() -> None:
+        for multiple in rounds:
+            for _ in range(per_round):
+                run.updated(update(multiple))
+        rounds.clear()
+
+    def goes_on() -> bool:
+        if rounds and run.asked_to_end:
+            learn()
+        return run.running
+
     with run:
-        while run.running:
+        while goes_on():
             before = clock.env_steps
-            step = actor.step(before)
+            # Updates that run beside the host are queued when the next actions are chosen, so that the environments step meanwhile.
+            step = actor.step(before, learn if rounds else None)
             now = clock.env_steps = before + int(np.count_nonzero(step.valid))
             if now >= actor.learns_from and len(replay):
-                for multiple in crossings(before, now, plan.train_frequency):
-                    if multiple < actor.learns_from:
-                        continue
-                    for _ in range(per_round):
-                        run.updated(update(multiple))
+                rounds += [multiple for multiple in crossings(before, now, plan.train_frequency) if multiple >= actor.learns_from]
+                if rounds and (not update.overlaps or run.has_something_due(before)):
+                    learn()
             run.stepped(before, step)
+        learn()
         return run.finish()

@@ -12,7 +12,7 @@ from rl_training.algorithms.q_learner import QLearner
 from rl_training.algorithms.rules import Rule, make_rule
 from rl_training.experiment.settings import ValueSettings
 from rl_training.models.heads import HeadKeywords
-from rl_training.runtime.accelerate import make_updates
+from rl_training.runtime.accelerate import accelerate_acting, make_updates
 from rl_training.runtime.actor import Actor, Feed
 from rl_training.runtime.cadence import UpdatePlan
 from rl_training.runtime.off_policy import train_off_policy
@@ -109,6 +109,7 @@ def train_value_based(setup: Setup, options: RunOptions, made: ValueParts) -> Tr
         notes=setup.notes,
     )
     run = Run(config, parts, options)
-    update = make_updates(learner, replay, settings.batch_size, beta, compile=config.compile is True, say=run.status)
+    update = make_updates(learner, replay, settings.batch_size, beta, device=setup.device, compile=config.compile is True, say=run.status)
+    accelerate_acting(actor, setup.device, compile=config.compile is True)
     plan = UpdatePlan(settings.train_frequency, settings.gradient_steps)
     return train_off_policy(run, actor=actor, replay=replay, plan=plan, update=update)
