@@ -17,9 +17,7 @@ from rl_training.experiment.checkpointing import open_checkpoint
 from rl_training.runtime.seeds import parse_seeds
 
 
-@pytest.mark.parametrize(
-    ("text", "seeds"), [("1,2,3", [1, 2, 3]), ("1-3", [1, 2, 3]), ("7", [7]), ("5, 0-2", [5, 0, 1, 2]), ("4-4", [4])]
-)
+@pytest.mark.parametrize(("text", "seeds"), [("1,2,3", [1, 2, 3]), ("1-3", [1, 2, 3]), ("7", [7]), ("5, 0-2", [5, 0, 1, 2]), ("4-4", [4])])
 def test_lists_of_seeds(text: str, seeds: list[int]) -> None:
     assert parse_seeds(text) == seeds
 

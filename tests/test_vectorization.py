@@ -61,7 +61,7 @@ def test_native_runs_and_says_that_its_episodes_restart_on_resume(tmp_path: Path
     assert metadata(result)["resume"] == RESTARTS and metadata(result)["vectorization"].startswith("native")
     # Reset steps do not count, so a vector step takes 1 to 3: each of the two parts of 120 may end up to 2 steps late.
     assert 240 <= result.metrics["global_step"] <= 244
-    # What was open at the interruption is forgotten: at most a chunk of 7 steps in each of 3 environments (a one-step window holds nothing).
+    # What was open at the interruption is forgotten: at most a chunk of 7 steps in each of 3 environments (a one-step window: none).
     assert result.metrics["global_step"] - result.metrics["buffer_size"] <= (21 if kind is DRQN else 0)
     # Not resumed, native is as repeatable as the others.
     again = [trained(tmp_path / name, "native", 240, kind=kind, **keywords) for name in ("a", "b")]
