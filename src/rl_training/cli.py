@@ -6,6 +6,7 @@ after a checkpoint was saved. Heavy modules are imported inside the commands, so
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -199,8 +200,6 @@ def predict(
 
 def _lines(source: str | None) -> Iterator[tuple[str, str]]:
     """The lines that hold something, each with what an error calls it."""
-    import contextlib
-
     name = "standard input" if source in (None, "-") else str(source)
     try:
         with contextlib.nullcontext(sys.stdin) if source in (None, "-") else open(str(source), encoding="utf-8") as file:
@@ -311,11 +310,8 @@ def doctor(
 
 
 def _import(module: str) -> None:
-    """Import `module` as `python -m` would: from the current folder too."""
     import importlib
 
-    if "" not in sys.path and str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
     try:
         importlib.import_module(module)
     except ImportError as error:
@@ -353,11 +349,22 @@ def _show_warning(
 _UsageError: type[Exception] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 
 
+@contextlib.contextmanager
+def _modules_here() -> Iterator[None]:
+    """Modules of the current folder can be named (`--import`, `env_id: module:Id`), after all that is installed: they shadow nothing."""
+    here = str(Path.cwd())
+    sys.path.append(here)
+    try:
+        yield
+    finally:
+        sys.path.remove(here)
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs the command and leaves with its exit code."""
     command = typer.main.get_command(app)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _modules_here():
             warnings.showwarning = _show_warning
             code = command.main(args=None if argv is None else list(argv), prog_name="rl-training", standalone_mode=False)
     except _UsageError as error:
