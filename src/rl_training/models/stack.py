@@ -50,12 +50,12 @@ def taped_stack(x: Tensor, params: Sequence[Tensor], *, relu_last: bool) -> tupl
     def pullback(grad: Tensor) -> tuple[list[Tensor], Tensor]:
         grads: list[Tensor] = []
         if relu_last and inputs:
-            grad = grad * (out > 0)
+            grad = grad * out.sign()  # of a ReLU's output: 1 where it let through, else 0
         for i in range(len(inputs) - 1, -1, -1):
             grads += [grad.sum(0), grad.t().mm(inputs[i])]
             grad = grad.mm(params[2 * i])
             if i > 0:
-                grad.mul_(inputs[i] > 0)
+                grad.mul_(inputs[i].sign())
         grads.reverse()
         return grads, grad
 

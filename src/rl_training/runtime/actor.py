@@ -111,6 +111,7 @@ class Actor:
     ) -> None:
         self.envs, self.network, self.feed = envs, network, feed
         self._epsilon, self.learning_starts, self._device = epsilon, learning_starts, device
+        self._on_cpu = device.type == "cpu"
         self.learns_from = learning_starts  # the environment step from which there is enough to learn from
         self._rng = np.random.default_rng(seed)
         self._generator = torch.Generator(device).manual_seed(seed)
@@ -137,11 +138,13 @@ class Actor:
         if not self._needs_forward and explore.all():
             return actions
         with torch.inference_mode():
-            obs = torch.from_numpy(self._obs).to(self._device)
+            obs = torch.from_numpy(self._obs)
+            if not self._on_cpu:
+                obs = obs.to(self._device)
             draws = self.network.draw(self._generator, explore.shape, "acting")
             starts = torch.tensor(self._is_first, device=self._device) if self._needs_forward else NO_STARTS
             q_values, self._state = self.network.step(obs, self._state, starts, draws)
-            greedy = q_values.argmax(-1).cpu().numpy()
+            greedy = q_values.numpy().argmax(-1) if self._on_cpu else q_values.argmax(-1).cpu().numpy()
         return np.where(explore, actions, greedy)
 
     def step(self, env_steps: int) -> EnvStep:
