@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         DQN,
         DRQN,
         IQN,
+        PPO,
         QRDQN,
         R2D2,
         DoubleDQN,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
         NStepDQN,
         PrioritizedDQN,
         RainbowDQN,
+        RecurrentPPO,
         TrainConfig,
     )
 
@@ -38,6 +40,7 @@ __all__ = [
     "DQN",
     "DRQN",
     "IQN",
+    "PPO",
     "QRDQN",
     "R2D2",
     "DoubleDQN",
@@ -47,6 +50,7 @@ __all__ = [
     "NoisyDQN",
     "PrioritizedDQN",
     "RainbowDQN",
+    "RecurrentPPO",
     "TrainConfig",
     "__version__",
 ]

@@ -167,7 +167,10 @@ class PPO:
     # A minibatch
 
     def update(self, batch: Batch, *, global_step: int) -> UpdateResult:
-        """One gradient step, or none where `target_kl` is passed. batch: `obs, actions, log_probs, values, advantages, returns` [B, ...]."""
+        """One gradient step, or none where `target_kl` is passed.
+
+        batch: `obs, actions, log_probs, values` (of the policy that acted), `advantages, returns`: [B, ...], or [T, B, ...] with a `mask`.
+        """
         losses = self._gradient_step(batch, global_step)
         return self._result([] if losses is None else [losses])
 

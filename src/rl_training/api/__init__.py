@@ -7,6 +7,7 @@ from rl_training.api.algorithms import (
     DQN,
     DRQN,
     IQN,
+    PPO,
     QRDQN,
     R2D2,
     DoubleDQN,
@@ -16,6 +17,7 @@ from rl_training.api.algorithms import (
     NStepDQN,
     PrioritizedDQN,
     RainbowDQN,
+    RecurrentPPO,
 )
 from rl_training.experiment.config import TrainConfig
 
@@ -24,6 +26,7 @@ __all__ = [
     "DQN",
     "DRQN",
     "IQN",
+    "PPO",
     "QRDQN",
     "R2D2",
     "DoubleDQN",
@@ -33,5 +36,6 @@ __all__ = [
     "NoisyDQN",
     "PrioritizedDQN",
     "RainbowDQN",
+    "RecurrentPPO",
     "TrainConfig",
 ]

@@ -25,7 +25,7 @@ def generalized_advantages(
     `next_values` V' is the value of the observation an action really led to: at a time limit that of the final one, from which δ still
     bootstraps. `ended` (terminated or truncated) only stops the sum: what follows belongs to another episode.
     """
-    advantages = rewards + gamma * np.where(terminated, 0.0, next_values).astype(np.float32) - values
+    advantages: Array = rewards + gamma * np.where(terminated, 0.0, next_values).astype(np.float32) - values
     decay = np.where(ended, 0.0, gamma * gae_lambda).astype(np.float32)
     for t in range(len(advantages) - 2, -1, -1):
         advantages[t] += decay[t] * advantages[t + 1]
@@ -35,7 +35,7 @@ def generalized_advantages(
 class Sequences(NamedTuple):
     """The stretches of one episode in a rollout, none crossing an episode's start: S of them, the longest of L steps."""
 
-    index: Array  # [L, S] into the flattened [T·E]; a padding step repeats the stretch's last one
+    steps: Array  # [L, S] indices into the flattened [T·E]; a padding step repeats the stretch's last one
     mask: Array  # [L, S] float32: 1 on real steps
     from_start: Array  # [S] bool: begins with the rollout, from the state carried into it (else with an episode, from zeros)
     env: Array  # [S]
@@ -65,7 +65,12 @@ class RolloutBuffer:
         self.num_steps, self.num_envs, self.device = num_steps, num_envs, torch.device(device)
         obs = (tuple(obs_shape), as_torch_dtype(obs_dtype))
         flag = ((), torch.bool)
-        fields = {"obs": obs, "next_obs": obs, "actions": (tuple(action_shape), as_torch_dtype(action_dtype)), "rewards": ((), torch.float32)}
+        fields = {
+            "obs": obs,
+            "next_obs": obs,
+            "actions": (tuple(action_shape), as_torch_dtype(action_dtype)),
+            "rewards": ((), torch.float32),
+        }
         fields |= {"terminated": flag, "truncated": flag, "valid": flag, "episode_starts": flag}
         self._tensors = {name: torch.zeros(num_steps, num_envs, *shape, dtype=dtype) for name, (shape, dtype) in fields.items()}
         self._host = {name: tensor.numpy() for name, tensor in self._tensors.items()}
@@ -102,8 +107,8 @@ class RolloutBuffer:
         valid: Any = True,
         initial_state: Sequence[Tensor] = (),
     ) -> None:
-        """One step of every environment, arrays with a leading axis E; `initial_state`, tensors [layers, E, hidden], is the network's before
-        it saw `obs` and is kept from the rollout's first step only."""
+        """One step of every environment, arrays with a leading axis E; `initial_state`, tensors [layers, E, hidden], is the network's
+        before it saw `obs` and is kept from the rollout's first step only."""
         at, host = self._position, self._host
         if at == self.num_steps:
             raise ValueError(f"the rollout is full: {self.num_steps} steps")
@@ -160,7 +165,7 @@ class RolloutBuffer:
     def sequences(self) -> Sequences:
         """The stretches to unroll a recurrent network over, in the order (environment, time)."""
         valid, starts = self.field("valid"), self.field("episode_starts")
-        steps, num_envs = valid.shape
+        num_envs = self.num_envs
         previous = np.vstack([np.zeros((1, num_envs), bool), valid[:-1]])
         begins = valid & (starts | ~previous)
         env, time = np.nonzero(begins.T)
@@ -195,7 +200,7 @@ class RolloutBuffer:
             if len(chosen) == 0:
                 continue
             longest = lengths[chosen].max()
-            index = torch.from_numpy(sequences.index[:longest, chosen].reshape(-1)).to(self.device)
+            index = torch.from_numpy(sequences.steps[:longest, chosen].reshape(-1)).to(self.device)
             shape = (longest, len(chosen))
             batch = {name: values.index_select(0, index).view(*shape, *values.shape[1:]) for name, values in items.items()}
             batch["mask"] = torch.from_numpy(sequences.mask[:longest, chosen]).to(self.device)

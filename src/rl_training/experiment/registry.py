@@ -13,7 +13,7 @@ from typing import Any
 
 from rl_training.errors import ConfigError
 from rl_training.experiment.explain import did_you_mean
-from rl_training.experiment.settings import PPOSettings, RecurrentSettings, Settings, ValueSettings
+from rl_training.experiment.settings import PPOSettings, RecurrentPPOSettings, RecurrentSettings, Settings, ValueSettings
 
 
 @dataclass(frozen=True)
@@ -176,5 +176,13 @@ register_algorithm(
     summary="clipped policy gradient on fresh rollouts",
     paper="arXiv:1707.06347",
     settings=PPOSettings,
+    actions=("discrete", "multi_discrete", "box"),
+)
+register_algorithm(
+    "recurrent_ppo",
+    trainer="rl_training.runtime.recurrent_ppo_trainer:train_recurrent_ppo",
+    summary="PPO with a recurrent network, on whole sequences",
+    paper="arXiv:1707.06347",
+    settings=RecurrentPPOSettings,
     actions=("discrete", "multi_discrete", "box"),
 )

@@ -189,3 +189,15 @@ class PPOSettings(Settings):
     hidden_sizes: Sizes = (64, 64)
     activation: Literal["relu", "tanh"] = "tanh"
     log_std_init: float = 0.0  # Box actions only: the logarithm of the standard deviation to start with
+
+
+class RecurrentPPOSettings(PPOSettings):
+    """Recurrent PPO: encoder (`hidden_sizes`, `features_dim`), LSTM, heads (`head_hidden_sizes`). Sequences are what an episode did within
+    a rollout, so `num_steps` bounds their length."""
+
+    num_steps: Count = 128
+    hidden_sizes: Sizes = ()
+    features_dim: Count | None = 64  # None: no such layer
+    head_hidden_sizes: Sizes = ()
+    recurrent_hidden_size: Count = 64
+    recurrent_num_layers: Count = 1

@@ -64,7 +64,9 @@ class ActorCriticHeads(nn.Module):
     def _with_std(self, out: Tensor) -> Tensor:
         return out if self.log_std is None else torch.cat([out, self.log_std.expand_as(out)], -1)
 
-    def taped(self, features: Tensor, *, input_gradient: bool) -> tuple[Tensor, Tensor, Callable[[Tensor, Tensor], tuple[list[Tensor], Tensor]]]:
+    def taped(
+        self, features: Tensor, *, input_gradient: bool
+    ) -> tuple[Tensor, Tensor, Callable[[Tensor, Tensor], tuple[list[Tensor], Tensor]]]:
         """[B, F] → numbers, values [B], and from their gradients those of `parameters()` and of the features."""
         out, from_policy = self.policy.taped(features, input_gradient=input_gradient)
         values, from_value = self.value.taped(features, input_gradient=input_gradient)

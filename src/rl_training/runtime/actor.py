@@ -124,9 +124,7 @@ class RolloutFeed:
 class Actor:
     """Steps the environments with the network's actions, as `behaviour` chooses them, and feeds the replay."""
 
-    def __init__(
-        self, envs: VectorEnvs, network: Any, feed: Feed, *, behaviour: Behaviour, device: torch.device, seed: int
-    ) -> None:
+    def __init__(self, envs: VectorEnvs, network: Any, feed: Feed, *, behaviour: Behaviour, device: torch.device, seed: int) -> None:
         self.envs, self.network, self.feed, self.behaviour = envs, network, feed, behaviour
         self._device = device
         self.learns_from = behaviour.learning_starts  # the environment step from which there is enough to learn from

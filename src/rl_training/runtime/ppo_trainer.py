@@ -64,9 +64,7 @@ def train_actor_critic(setup: Setup, settings: PPOSettings, options: RunOptions,
     )
     behaviour = Sampling(distribution, seed=setup.seeds.actor)
     actor = Actor(setup.envs, network, RolloutFeed(rollout), behaviour=behaviour, device=setup.device, seed=setup.seeds.actor)
-    parts = Parts(
-        learner=learner, actor=actor, replay=rollout, evaluate=setup.evaluator(network), spaces=setup.spaces, notes=setup.notes
-    )
+    parts = Parts(learner=learner, actor=actor, replay=rollout, evaluate=setup.evaluator(network), spaces=setup.spaces, notes=setup.notes)
     return train_on_policy(Run(config, parts, options), actor=actor, learner=learner, rollout=rollout)
 
 
