@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from chain import GAMMA, LENGTH, Chain
-from recurrent_runs import VELOCITY_FREE, Keep
+from recurrent_runs import VELOCITY_FREE, Keep, run_example
 from rl_training.algorithms import PPO
 from rl_training.errors import ConfigError, SpaceError, UserError
 from rl_training.experiment.checkpointing import open_checkpoint
@@ -267,3 +267,12 @@ def test_the_chain_is_learned_with_its_values(algo: str, tmp_path: Path) -> None
             _, values = keep.parts.actor.network(torch.from_numpy(states))
         distance = LENGTH - 1 - np.arange(LENGTH - 1)
         np.testing.assert_allclose(values.numpy(), GAMMA ** (distance - 1.0), atol=0.12)
+
+
+@pytest.mark.parametrize("algo", ROWS)
+def test_the_reference_script_learns_and_reports(
+    algo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoint = run_example(algo, tmp_path, 300, monkeypatch, capsys)
+    assert checkpoint.step == 304 and checkpoint.config.algo == algo  # 8 environments: the first step of all at or past 300
+    assert checkpoint.load_training()["run"]["updates"] == 20  # one rollout of 256 steps, 20 epochs of one minibatch
