@@ -72,6 +72,7 @@ bench: $(PEERS_STAMP)
 	$(PEERS)/bin/python -m benchmarks.learner --json benchmarks/results/learner.json
 	$(PEERS)/bin/python -m benchmarks.replay --json benchmarks/results/replay.json
 	$(PEERS)/bin/python -m benchmarks.recurrent --json benchmarks/results/recurrent.json
+	$(PEERS)/bin/python -m benchmarks.on_policy --json benchmarks/results/on_policy.json
 
 clean:
 	rm -rf build dist site .coverage .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

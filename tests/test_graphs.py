@@ -18,7 +18,7 @@ from rl_training.data.storage import Field, RingStorage
 from rl_training.runtime import accelerate
 from rl_training.runtime.accelerate import SampledUpdates
 from rl_training.runtime.callbacks import Callback
-from rl_training.runtime.graphs import GraphedGreedy, GraphedUpdates
+from rl_training.runtime.graphs import GraphedForward, GraphedUpdates
 from rl_training.runtime.workflows import train
 from value_rows import ROWS, config_of, parts_of
 
@@ -47,12 +47,12 @@ def test_a_graphed_update_is_the_eager_one(algo: str) -> None:
         if step % 20 == 0:
             assert list(mine) == list(theirs)
             torch.testing.assert_close(dict(mine), {name: value.detach() for name, value in theirs.items()}, **CLOSE)
-            torch.testing.assert_close(other.learner.last_priorities, one.learner.last_priorities, **CLOSE)
+            torch.testing.assert_close(other.learner.last_priorities, one.learner.last_priorities, rtol=1e-4, atol=1e-5)
     mine, theirs = other.learner.state_dict(), one.learner.state_dict()
     for part in ("q_network", "target_network", "optimizer"):
         torch.testing.assert_close(mine[part], theirs[part], **CLOSE)
     assert other.learner.last_step == one.learner.last_step == 100
-    torch.testing.assert_close(other.replay.state_dict()["sampler"], one.replay.state_dict()["sampler"], **CLOSE)
+    torch.testing.assert_close(other.replay.state_dict()["sampler"], one.replay.state_dict()["sampler"], rtol=1e-3, atol=1e-5)
 
 
 def test_metrics_of_an_older_update_are_refused_not_mixed_up() -> None:
@@ -67,20 +67,20 @@ def test_metrics_of_an_older_update_are_refused_not_mixed_up() -> None:
 
 
 @pytest.mark.parametrize("algo", ["noisy_dqn", "iqn", "drqn"])
-def test_graphed_actions_are_the_eager_ones(algo: str) -> None:
+def test_a_graphed_pass_is_the_eager_one(algo: str) -> None:
     network = parts_of(algo).network
     rng = np.random.default_rng(0)
     state, generator, same = network.initial_state(5), torch.Generator().manual_seed(1), torch.Generator().manual_seed(1)
     mine = state
-    choose = GraphedGreedy(network, np.zeros((5, 4), np.float32), state, generator, device=CPU)
-    for step in range(4):
+    forward = GraphedForward(network, np.zeros((5, 4), np.float32), state, generator, device=CPU)
+    for _ in range(4):
         obs, starts = rng.standard_normal((5, 4), dtype=np.float32), rng.random(5) < 0.4
         with torch.no_grad():
             q_values, state = network.step(torch.from_numpy(obs), state, torch.from_numpy(starts), network.draw(same, (5,), "acting"))
         before = tuple(x.clone() for x in mine)
         given = mine
-        actions, mine = choose(obs, mine, starts)
-        assert np.array_equal(actions, q_values.argmax(-1).numpy()), step
+        numbers, mine = forward(obs, mine, starts)
+        np.testing.assert_allclose(numbers, q_values.numpy(), rtol=1e-6)
         torch.testing.assert_close(mine, state)
         torch.testing.assert_close(given, before, rtol=0, atol=0)  # the replay may still hold the state before
 
@@ -108,7 +108,7 @@ def run_graphed(monkeypatch: pytest.MonkeyPatch, output: Path, **changes: Any) -
     monkeypatch.setattr("rl_training.runtime.value_based.make_updates", updates)
     monkeypatch.setattr(
         "rl_training.runtime.value_based.accelerate_acting",
-        lambda actor, device, **_: actor.use_greedy(lambda *parts: GraphedGreedy(*parts, device=CPU)),
+        lambda actor, device, **_: actor.use_forward(lambda *parts: GraphedForward(*parts, device=CPU)),
     )
     order = Order()
     config = config_of(

@@ -19,8 +19,11 @@ if TYPE_CHECKING:
         DQN,
         DRQN,
         IQN,
+        PPO,
         QRDQN,
         R2D2,
+        Callback,
+        CheckpointEvery,
         DoubleDQN,
         DuelingDQN,
         ManagedAlgorithm,
@@ -28,7 +31,11 @@ if TYPE_CHECKING:
         NStepDQN,
         PrioritizedDQN,
         RainbowDQN,
+        RecurrentPPO,
+        SaveBest,
+        StopAtReturn,
         TrainConfig,
+        register_algorithm,
     )
 
 __version__ = "0.1.0"
@@ -38,8 +45,11 @@ __all__ = [
     "DQN",
     "DRQN",
     "IQN",
+    "PPO",
     "QRDQN",
     "R2D2",
+    "Callback",
+    "CheckpointEvery",
     "DoubleDQN",
     "DuelingDQN",
     "ManagedAlgorithm",
@@ -47,8 +57,12 @@ __all__ = [
     "NoisyDQN",
     "PrioritizedDQN",
     "RainbowDQN",
+    "RecurrentPPO",
+    "SaveBest",
+    "StopAtReturn",
     "TrainConfig",
     "__version__",
+    "register_algorithm",
 ]
 
 

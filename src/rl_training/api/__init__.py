@@ -7,6 +7,7 @@ from rl_training.api.algorithms import (
     DQN,
     DRQN,
     IQN,
+    PPO,
     QRDQN,
     R2D2,
     DoubleDQN,
@@ -16,16 +17,22 @@ from rl_training.api.algorithms import (
     NStepDQN,
     PrioritizedDQN,
     RainbowDQN,
+    RecurrentPPO,
 )
 from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.registry import register_algorithm
+from rl_training.runtime.callbacks import Callback, CheckpointEvery, SaveBest, StopAtReturn
 
 __all__ = [
     "C51DQN",
     "DQN",
     "DRQN",
     "IQN",
+    "PPO",
     "QRDQN",
     "R2D2",
+    "Callback",
+    "CheckpointEvery",
     "DoubleDQN",
     "DuelingDQN",
     "ManagedAlgorithm",
@@ -33,5 +40,9 @@ __all__ = [
     "NoisyDQN",
     "PrioritizedDQN",
     "RainbowDQN",
+    "RecurrentPPO",
+    "SaveBest",
+    "StopAtReturn",
     "TrainConfig",
+    "register_algorithm",
 ]

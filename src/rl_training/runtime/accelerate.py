@@ -28,7 +28,7 @@ from rl_training.algorithms.pure_step import PureStep
 from rl_training.algorithms.q_learner import Outcome, QLearner
 from rl_training.errors import ConfigError
 from rl_training.runtime.actor import Actor
-from rl_training.runtime.graphs import GraphedGreedy, GraphedUpdates
+from rl_training.runtime.graphs import GraphedForward, GraphedUpdates
 from rl_training.types import Batch, UpdateResult
 
 
@@ -104,9 +104,9 @@ def make_updates(
 
 
 def accelerate_acting(actor: Actor, device: torch.device, *, compile: bool) -> None:
-    """On a GPU the choice of actions becomes one CUDA graph too."""
+    """On a GPU the acting pass becomes one CUDA graph too."""
     if compile and device.type == "cuda":
-        actor.use_greedy(partial(GraphedGreedy, device=device))
+        actor.use_forward(partial(GraphedForward, device=device))
 
 
 class SampledUpdates:

@@ -37,9 +37,11 @@ def quotas(num_episodes: int, num_envs: int) -> list[int]:
 
 
 @torch.inference_mode()
-def evaluate(network: Any, make_envs: Callable[[int], VectorEnvs], *, num_episodes: int, device: torch.device) -> Evaluation:
+def evaluate(
+    network: Any, make_envs: Callable[[int], VectorEnvs], *, num_episodes: int, device: torch.device, max_envs: int = MAX_ENVS
+) -> Evaluation:
     """`num_episodes` greedy episodes in environments of their own, made anew so that each evaluation plays the same episodes."""
-    num_envs = min(num_episodes, MAX_ENVS)
+    num_envs = min(num_episodes, max_envs)
     envs = make_envs(num_envs)
     quota = quotas(num_episodes, num_envs)
     played: list[list[tuple[float, int]]] = [[] for _ in range(num_envs)]
@@ -47,8 +49,8 @@ def evaluate(network: Any, make_envs: Callable[[int], VectorEnvs], *, num_episod
     try:
         obs, is_first, state = envs.reset(), np.ones(num_envs, bool), network.initial_state(num_envs)
         while open_envs:
-            q_values, state = network.step(torch.from_numpy(obs).to(device), state, torch.tensor(is_first, device=device))
-            step = envs.step(q_values.argmax(-1).cpu().numpy())
+            numbers, state = network.step(torch.from_numpy(obs).to(device), state, torch.tensor(is_first, device=device))
+            step = envs.step(network.greedy(numbers.cpu().numpy()))
             for env_index, episode_return, length in step.episodes:
                 if len(played[env_index]) < quota[env_index]:
                     played[env_index].append((episode_return, length))

@@ -1,4 +1,4 @@
-"""What a CUDA graph replays: one update, and one choice of actions.
+"""What a CUDA graph replays: one update, and one acting pass of the network.
 
 Each is a plain method over static tensors that never asks the host. It runs as it is on any device, which is how it is tested; on a GPU
 `Captured` records it once and then replays it, which costs one launch instead of a hundred.
@@ -161,10 +161,10 @@ class NewestMetrics(Mapping[str, Tensor]):
         return len(self._names)
 
 
-class GraphedGreedy:
-    """The best actions of a network for `num_envs` observations, as one graph; see `actor.Greedy`.
+class GraphedForward:
+    """What a network says of `num_envs` observations, as one graph; see `actor.Forward`.
 
-    One copy of the observations to the device, one of the actions back, both through page-locked memory.
+    One copy of the observations to the device, one of its numbers back, both through page-locked memory.
     """
 
     def __init__(self, network: Any, example: Array, state: CoreState, generator: torch.Generator, device: torch.device) -> None:
@@ -172,14 +172,12 @@ class GraphedGreedy:
         self._num_envs, on_gpu = len(example), device.type == "cuda"
         self._host_obs = torch.zeros_like(torch.from_numpy(example), pin_memory=on_gpu)
         self._host_starts = torch.zeros(self._num_envs, dtype=torch.bool, pin_memory=on_gpu)
-        self._host_actions = torch.zeros(self._num_envs, dtype=torch.int64, pin_memory=on_gpu)
-        self._obs_array, self._starts_array, self._actions_array = (
-            x.numpy() for x in (self._host_obs, self._host_starts, self._host_actions)
-        )
+        self._obs_array, self._starts_array = self._host_obs.numpy(), self._host_starts.numpy()
         self._obs, self._starts = self._host_obs.to(device), self._host_starts.to(device)
-        self._actions = torch.zeros(self._num_envs, dtype=torch.int64, device=device)
         self._state, self._next_state = (tuple(x.clone() for x in state) for _ in range(2))
-        self._choose = Captured(self._one_choice, device, [generator] if draws(network) else [])
+        self._numbers: Tensor | None = None
+        self._host_numbers = torch.zeros(0)
+        self._pass = Captured(self._one_pass, device, [generator] if draws(network) else [])
 
     @torch.no_grad()
     def __call__(self, obs: Array, state: CoreState, is_first: Array) -> tuple[Array, CoreState]:
@@ -190,18 +188,20 @@ class GraphedGreedy:
             self._starts.copy_(self._host_starts, non_blocking=True)
             for mine, given in zip(self._state, state, strict=True):
                 mine.copy_(given)
-        self._choose()
-        self._host_actions.copy_(self._actions, non_blocking=True)
+        self._pass()
+        assert self._numbers is not None  # the pass has set it
+        if self._host_numbers.shape != self._numbers.shape:
+            self._host_numbers = torch.empty_like(self._numbers, device="cpu", pin_memory=self._device.type == "cuda")
+        self._host_numbers.copy_(self._numbers, non_blocking=True)
         # Copies: the graph writes the next step's state where this one's is, and the replay still wants this one.
         carried = tuple(x.clone() for x in self._next_state)
         if self._device.type == "cuda":
             torch.cuda.current_stream(self._device).synchronize()
-        return np.array(self._actions_array), carried
+        return np.array(self._host_numbers.numpy()), carried
 
     @torch.no_grad()
-    def _one_choice(self) -> None:
+    def _one_pass(self) -> None:
         drawn = self._network.draw(self._generator, (self._num_envs,), "acting")
-        q_values, state = self._network.step(self._obs, self._state, self._starts, drawn)
-        torch.argmax(q_values, -1, out=self._actions)
+        self._numbers, state = self._network.step(self._obs, self._state, self._starts, drawn)
         for mine, new in zip(self._next_state, state, strict=True):
             mine.copy_(new)

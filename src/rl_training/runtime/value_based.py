@@ -14,6 +14,7 @@ from rl_training.experiment.settings import ValueSettings
 from rl_training.models.heads import HeadKeywords
 from rl_training.runtime.accelerate import accelerate_acting, make_updates
 from rl_training.runtime.actor import Actor, Feed
+from rl_training.runtime.behaviour import EpsilonGreedy
 from rl_training.runtime.cadence import UpdatePlan
 from rl_training.runtime.off_policy import train_off_policy
 from rl_training.runtime.run import Parts, Run, RunOptions, TrainResult
@@ -85,16 +86,13 @@ def train_value_based(setup: Setup, options: RunOptions, made: ValueParts) -> Tr
     config, settings = setup.config, setup.config.settings
     assert isinstance(settings, ValueSettings)  # a value-based row has these
     network, learner, replay, feed = made
-    actor = Actor(
-        setup.envs,
-        network,
-        feed,
-        epsilon=exploration(settings, config.horizon, config.num_envs),
-        learning_starts=settings.learning_starts,
+    behaviour = EpsilonGreedy(
+        exploration(settings, config.horizon, config.num_envs),
         num_actions=setup.spaces["num_actions"],
-        device=setup.device,
+        learning_starts=settings.learning_starts,
         seed=setup.seeds.actor,
     )
+    actor = Actor(setup.envs, network, feed, behaviour=behaviour, device=setup.device, seed=setup.seeds.actor)
     beta = None
     if settings.prioritized:
         steps = settings.prioritized_beta_fraction * config.horizon
@@ -105,7 +103,7 @@ def train_value_based(setup: Setup, options: RunOptions, made: ValueParts) -> Tr
         replay=replay,
         evaluate=setup.evaluator(network),
         spaces=setup.spaces,
-        exploration_rate=lambda env_steps: float(np.mean(actor.epsilon(env_steps))),
+        exploration_rate=lambda env_steps: float(np.mean(behaviour.epsilon(env_steps))),
         notes=setup.notes,
     )
     run = Run(config, parts, options)
