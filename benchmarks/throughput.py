@@ -52,7 +52,7 @@ def timed(train: Callable[[int], object], first: int, last: int) -> Contender:
     return measure
 
 
-def train_sb3(total: int, *, hidden: tuple[int, ...], every: int) -> None:
+def train_sb3(total: int, *, hidden: tuple[int, ...], every: int, device: str = "cpu") -> None:
     from stable_baselines3 import DQN
 
     model = DQN(
@@ -68,7 +68,7 @@ def train_sb3(total: int, *, hidden: tuple[int, ...], every: int) -> None:
         exploration_initial_eps=EPSILON,
         exploration_final_eps=EPSILON,
         policy_kwargs={"net_arch": list(hidden)},
-        device="cpu",
+        device=device,
         seed=0,
     )
     model.learn(total)
@@ -89,7 +89,7 @@ def train_single_file(total: int, *, hidden: tuple[int, ...], every: int, vector
     )
 
 
-def train_ours(total: int, *, hidden: tuple[int, ...], every: int, threads: int) -> None:
+def train_ours(total: int, *, hidden: tuple[int, ...], every: int, threads: int, device: str = "cpu", compile: bool = False) -> None:
     from rl_training.experiment.config import TrainConfig
     from rl_training.runtime.workflows import train
 
@@ -101,9 +101,9 @@ def train_ours(total: int, *, hidden: tuple[int, ...], every: int, threads: int)
                 seed=0,
                 total_timesteps=total,
                 output_dir=output_dir,
-                device="cpu",
+                device=device,
                 threads=threads,
-                compile=False,
+                compile=compile,
                 eval_interval=0,
                 eval_episodes=1,
                 checkpoint_interval=0,

@@ -62,9 +62,9 @@ def agree(eager: QLearner, compiled: QLearner, replay: Any, count: int) -> None:
         assert list(mine.metrics) == list(theirs.metrics)
         for name, value in theirs.metrics.items():
             torch.testing.assert_close(mine.metrics[name], value, **CLOSE, msg=lambda text, name=name: f"{name}: {text}")
-        # C51's is a difference of numbers around 1, cross-entropy less entropy, that is nearly 0: a few of float32's 1e-7 are left of it.
+        # C51's are small differences of larger numbers (cross-entropy less entropy; means over atoms up to 100): float32's 1e-7 of those.
         torch.testing.assert_close(compiled.last_priorities, eager.last_priorities, rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(compiled.last_td_errors, eager.last_td_errors, **CLOSE)
+        torch.testing.assert_close(compiled.last_td_errors, eager.last_td_errors, rtol=1e-4, atol=2e-5)
         if "indices" in batch:  # so that the next batch's weights differ
             replay.update_priorities(batch["indices"], eager.last_priorities)
     mine, theirs = compiled.state_dict(), eager.state_dict()
