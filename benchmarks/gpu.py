@@ -4,6 +4,7 @@
     learner    updates/s: sample, loss, gradient, Adam, priorities, replay on the device
     sampler    sample + update pairs/s of the prioritized sampler alone
     loop       environment steps/s of DQN on CartPole with an update every step, whole loop
+    profile    kernels of one update's graph by time, and what the host does in the loop
     solve      CartPole with 64 native environments: seconds until the greedy policy holds the pole (mean return of 475 over 20 episodes)
 
 `--device cpu` runs all of it without capture, to try it where there is no GPU. What is done when `--budget` seconds are over is written,
@@ -22,9 +23,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import torch
 
+from benchmarks import throughput
 from benchmarks.common import Result, arguments, compare, machine, prepare, repeat_for
 
 RECURRENT = ("drqn", "r2d2")
@@ -207,12 +210,7 @@ def sampler(options: Any, device: torch.device) -> list[Result]:
 
 def loop(options: Any, device: torch.device) -> list[Result]:
     """DQN on CartPole, one environment, an update every step; and with 64 native environments, where Stable-Baselines3 has its own 64."""
-    import gymnasium as gym
-
-    from benchmarks import throughput
-
-    gym.register(id=throughput.ENV_ID, entry_point=throughput.TimedCartPole, max_episode_steps=500)
-    warm, steps = (600, 300) if device.type == "cpu" else (2_000, 6_000)
+    warm, steps = (600, 300) if device.type == "cpu" else (1_000, 3_000)
     hidden = (128, 128)
     work: dict[str, Callable[[int], object]] = {
         "ours, graphs": partial(
@@ -229,6 +227,39 @@ def loop(options: Any, device: torch.device) -> list[Result]:
     contenders = {name: throughput.timed(run, warm, warm + steps) for name, run in work.items()}
     case = f"DQN, CartPole, hidden {hidden}, an update every step"
     return [compare(case, "environment steps/s", contenders, rounds=options.rounds, ours="ours, graphs")]
+
+
+def profile(device: torch.device) -> dict[str, Any]:
+    """Where the time goes: kernels of one update's graph, and the host's part of the loop."""
+    import cProfile
+    import io
+    import pstats
+
+    from torch.profiler import ProfilerActivity
+    from torch.profiler import profile as watch
+
+    found: dict[str, Any] = {}
+    on_gpu = device.type == "cuda"
+    made = {"DQN, MLP": (mlp_parts(str(device), 10_000), 64, None)}
+    if on_gpu:
+        made["R2D2, LSTM 512"] = (lstm_parts(str(device), 512, 40, 64, 64), 64, lambda step: 0.5)
+    for name, (parts, batch, beta) in made.items():
+        work = synchronized(updates_of(parts, batch, beta, device)[0], device)
+        work(10)
+        with watch(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]) as recorded:
+            work(20)
+        sort = "cuda_time_total" if on_gpu else "cpu_time_total"
+        found[name] = recorded.key_averages().table(sort_by=sort, row_limit=30, max_name_column_width=60)
+        print(found[name], flush=True)
+    text = io.StringIO()
+    recorder = cProfile.Profile()
+    recorder.enable()
+    throughput.train_ours(3_000 if on_gpu else 700, hidden=(128, 128), every=1, threads=1, device=str(device), compile=on_gpu)
+    recorder.disable()
+    pstats.Stats(recorder, stream=text).sort_stats("tottime").print_stats(28)
+    found["loop"] = text.getvalue()
+    print(found["loop"], flush=True)
+    return found
 
 
 def solve(device: torch.device) -> dict[str, Any]:
@@ -307,9 +338,12 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=0.5, help="of each measurement (default: %(default)s)")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--budget", type=float, default=240.0, help="seconds after which no further part is begun (default: %(default)s)")
-    parser.add_argument("--parts", default="equality,learner,sampler,loop,solve", help="which, separated by commas (default: %(default)s)")
+    parser.add_argument(
+        "--parts", default="equality,learner,sampler,loop,solve,profile", help="which, separated by commas (default: %(default)s)"
+    )
     options = parser.parse_args()
     prepare(options)
+    gym.register(id=throughput.ENV_ID, entry_point=throughput.TimedCartPole, max_episode_steps=500)
     device = torch.device(options.device)
     began = time.perf_counter()
     record: dict[str, Any] = {"machine": machine(options.threads), "options": {k: str(v) for k, v in vars(options).items()}, "results": []}
@@ -319,6 +353,7 @@ def main() -> None:
         "sampler": lambda: sampler(options, device),
         "loop": lambda: loop(options, device),
         "solve": lambda: solve(device),
+        "profile": lambda: profile(device),
     }
     for name in options.parts.split(","):
         if time.perf_counter() - began > options.budget:
