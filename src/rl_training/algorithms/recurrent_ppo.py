@@ -1,4 +1,4 @@
-"""Recurrent PPO: PPO on whole sequences of a network with memory, each unrolled from its true starting state."""
+"""Recurrent PPO (arXiv:2205.11104): PPO on whole sequences of a network with memory, each unrolled from its true starting state."""
 
 from __future__ import annotations
 
