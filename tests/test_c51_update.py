@@ -80,7 +80,7 @@ def test_importance_weights_scale_each_sample_s_loss_and_gradient() -> None:
     algorithm = table_c51()
     loss, parts, aligned = algorithm.evaluate_loss(step_01(2, weights=[0.5, 2.0]))
     assert float(loss.detach()) == pytest.approx(1.25 * 1.75 * LN2)
-    grad = algorithm.gradients(loss, parts, aligned)[1]  # weight, bias
+    grad = algorithm.gradients(parts, aligned)[1]  # weight, bias
     # d/dlogits = p − m = (¼, ¼, −½), for the chosen action only
     torch.testing.assert_close(grad, 1.25 * torch.tensor([0.25, 0.25, -0.5, 0.0, 0.0, 0.0]))
 

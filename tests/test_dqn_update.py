@@ -97,7 +97,7 @@ def test_importance_weights_act_in_both_branches_of_huber(reward: float, loss: f
     value, parts, aligned = algorithm.evaluate_loss(batch)
     # mean(w · L) = L · (.5 + 2)/2, and so is the gradient of Q(0, 0) = w[0, 0] + b[0]
     assert float(value.detach()) == pytest.approx(1.25 * loss)
-    grad = algorithm.gradients(value, parts, aligned)[1]  # weight, bias
+    grad = algorithm.gradients(parts, aligned)[1]  # weight, bias
     torch.testing.assert_close(grad, torch.tensor([1.25 * slope, 0.0]))
 
 
@@ -116,9 +116,9 @@ def test_dqn_loss_is_the_pure_form() -> None:
 def test_no_gradient_flows_into_the_target() -> None:
     algorithm = table_dqn(double_q=True)
     before = parameters_of(algorithm.target_network)
-    value, parts, aligned = algorithm.evaluate_loss(step_01())
+    parts, aligned = algorithm.compare(step_01())
     assert not aligned.bootstrap.requires_grad
-    grads = algorithm.gradients(value, parts, aligned)
+    grads = algorithm.gradients(parts, aligned)
     assert grads[0] is not None
     # State 1 is only bootstrapped from: nothing may reach the weights of its observation.
     assert float(grads[0][:, 1].abs().sum()) == 0
@@ -156,7 +156,7 @@ def test_flat_adam_is_torch_s_adam(max_grad_norm: float | None) -> None:
 @pytest.mark.parametrize(("norm", "expected"), [(1.0, [0.6, 0.8]), (10.0, [3.0, 4.0])])
 def test_clipping_scales_the_whole_gradient(norm: float, expected: list[float]) -> None:
     # ‖(3, 4)‖ = 5: to 1 by 1/5; below 10 it stays
-    optimizer = FlatAdam(torch.zeros(2), [1, 1])
+    optimizer = FlatAdam(torch.zeros(2), [(1,), (1,)])
     optimizer.step([torch.tensor([3.0]), torch.tensor([4.0])], 1e-3, norm)
     torch.testing.assert_close(optimizer.grad, torch.tensor(expected), rtol=1e-5, atol=0)
 

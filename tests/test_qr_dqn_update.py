@@ -69,7 +69,7 @@ def test_importance_weights_scale_each_sample_s_loss_and_gradient() -> None:
     algorithm = table_qr_dqn()
     loss, parts, aligned = algorithm.evaluate_loss(step_01(2, weights=[0.5, 2.0]))
     assert float(loss.detach()) == pytest.approx(0.625 * 1.25)
-    grad = algorithm.gradients(loss, parts, aligned)[1]  # weight, bias
+    grad = algorithm.gradients(parts, aligned)[1]  # weight, bias
     # dL/dθ₁ = −(¼·1 + ¼·1)/2 = −.25; dL/dθ₂ = −(¼·(−1) + ¾·1)/2 = −.25; nothing for action 1
     torch.testing.assert_close(grad, 1.25 * torch.tensor([-0.25, -0.25, 0.0, 0.0]))
 
@@ -91,7 +91,7 @@ def test_one_quantile_is_dqn_with_half_the_loss() -> None:
     batch = batch_of(weights=torch.rand(16))
     evaluated = [(algorithm, *algorithm.evaluate_loss(batch)) for algorithm in (dqn, qr_dqn)]
     torch.testing.assert_close(evaluated[1][1], 0.5 * evaluated[0][1])
-    grads = [algorithm.gradients(loss, parts, aligned) for algorithm, loss, parts, aligned in evaluated]
+    grads = [algorithm.gradients(parts, aligned) for algorithm, _, parts, aligned in evaluated]
     for of_dqn, of_qr_dqn in zip(*grads, strict=True):
         torch.testing.assert_close(of_qr_dqn, 0.5 * of_dqn)
     dqn.update(batch, global_step=1), qr_dqn.update(batch, global_step=1)

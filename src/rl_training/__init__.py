@@ -22,6 +22,8 @@ if TYPE_CHECKING:
         PPO,
         QRDQN,
         R2D2,
+        Callback,
+        CheckpointEvery,
         DoubleDQN,
         DuelingDQN,
         ManagedAlgorithm,
@@ -30,7 +32,10 @@ if TYPE_CHECKING:
         PrioritizedDQN,
         RainbowDQN,
         RecurrentPPO,
+        SaveBest,
+        StopAtReturn,
         TrainConfig,
+        register_algorithm,
     )
 
 __version__ = "0.1.0"
@@ -43,6 +48,8 @@ __all__ = [
     "PPO",
     "QRDQN",
     "R2D2",
+    "Callback",
+    "CheckpointEvery",
     "DoubleDQN",
     "DuelingDQN",
     "ManagedAlgorithm",
@@ -51,8 +58,11 @@ __all__ = [
     "PrioritizedDQN",
     "RainbowDQN",
     "RecurrentPPO",
+    "SaveBest",
+    "StopAtReturn",
     "TrainConfig",
     "__version__",
+    "register_algorithm",
 ]
 
 

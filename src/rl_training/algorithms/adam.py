@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -16,19 +17,25 @@ class FlatAdam:
     At this size that class's Python is a large part of a step; tests/test_dqn_update.py holds the two equal.
     """
 
-    def __init__(self, parameters: Tensor, sizes: Sequence[int], *, eps: float = 1e-8, betas: tuple[float, float] = (0.9, 0.999)) -> None:
-        self.parameters, self.sizes, self.eps, self.betas = parameters, tuple(sizes), eps, betas
+    def __init__(
+        self, parameters: Tensor, shapes: Sequence[Sequence[int]], *, eps: float = 1e-8, betas: tuple[float, float] = (0.9, 0.999)
+    ) -> None:
+        """shapes: of the parameters in the flat tensor, in their order."""
+        self.parameters, self.eps, self.betas = parameters, eps, betas
         self.grad = torch.zeros_like(parameters)
+        pieces = torch.split(self.grad, [math.prod(shape) for shape in shapes])
+        self._grads = [piece.view(tuple(shape)) for piece, shape in zip(pieces, shapes, strict=True)]  # views of `grad`
+        self._zeros = parameters.new_zeros(())
         self.mean, self.variance = torch.zeros_like(parameters), torch.zeros_like(parameters)
         self.steps = torch.zeros((), device=parameters.device)
+        self._on_cpu = parameters.device.type == "cpu"
 
     @torch.no_grad()
     def step(self, grads: Sequence[Tensor | None], learning_rate: float | Tensor, max_grad_norm: float | None) -> None:
         """grads: of the parameters in their order in the flat tensor; None where the loss does not depend on one."""
-        torch.cat([self._zeros(i) if g is None else g.reshape(-1) for i, g in enumerate(grads)], out=self.grad)
+        torch._foreach_copy_(self._grads, [self._zeros if g is None else g for g in grads])
         if max_grad_norm is not None:
-            # As clip_grad_norm_: scaled by max/(norm + 1e-6) where that is below 1, without asking the host.
-            self.grad.mul_((max_grad_norm / (torch.linalg.vector_norm(self.grad) + 1e-6)).clamp_(max=1.0))
+            self._clip(max_grad_norm)
         self.steps += 1
         torch._fused_adam_(
             [self.parameters],
@@ -46,8 +53,14 @@ class FlatAdam:
             maximize=False,
         )
 
-    def _zeros(self, index: int) -> Tensor:
-        return self.parameters.new_zeros(self.sizes[index])
+    def _clip(self, max_norm: float) -> None:
+        """As clip_grad_norm_: scaled by max/(norm + 1e-6) where that is below 1. Only on the CPU is reading the norm free."""
+        if self._on_cpu:
+            norm = math.sqrt(self.grad.dot(self.grad).item())
+            if not norm <= max_norm:  # a NaN goes on into the parameters, where the next logged loss shows it
+                self.grad.mul_(min(max_norm / (norm + 1e-6), 1.0))
+        else:
+            self.grad.mul_((max_norm / (torch.linalg.vector_norm(self.grad) + 1e-6)).clamp_(max=1.0))
 
     def state_dict(self) -> State:
         return {"mean": self.mean, "variance": self.variance, "steps": self.steps}

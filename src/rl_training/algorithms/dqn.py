@@ -21,7 +21,7 @@ def dqn_loss(batch: Batch) -> dict[str, Tensor]:
     chosen = take_action(batch["q_values"], batch["actions"].long())
     parts = ScalarRule().loss(chosen, batch["target_q_values"].detach())
     loss = reduce_loss(parts.loss, None, batch.get("weights"))
-    return {**LazyMetrics(loss, parts, None), "loss": loss}
+    return {**LazyMetrics(parts), "loss": loss}
 
 
 class DQN(QLearner):

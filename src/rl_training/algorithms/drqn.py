@@ -21,7 +21,7 @@ def drqn_loss(batch: Batch) -> dict[str, Tensor]:
     mask = batch["mask"]
     parts = ScalarRule().loss(batch["chosen_q_values"], batch["target_q_values"].detach())
     loss = reduce_loss(parts.loss, mask, batch.get("weights"))
-    return {**LazyMetrics(loss, parts, mask), "loss": loss}
+    return {**LazyMetrics(parts, mask), "loss": loss}
 
 
 def sequence_priorities(errors: Tensor, mask: Tensor, eta: float) -> Tensor:

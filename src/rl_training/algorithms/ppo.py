@@ -118,7 +118,7 @@ class PPO:
         self.target_kl, self.normalize_advantage, self.max_grad_norm = target_kl, normalize_advantage, max_grad_norm
         parameters = list(actor_critic.parameters())
         self._flat = flatten_parameters(actor_critic)
-        self.optimizer = FlatAdam(self._flat, [p.numel() for p in parameters], eps=adam_eps)
+        self.optimizer = FlatAdam(self._flat, [p.shape for p in parameters], eps=adam_eps)
 
     def current_learning_rate(self, global_step: int) -> float:
         return self.learning_rate(global_step) if callable(self.learning_rate) else self.learning_rate

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 from typing_extensions import TypedDict
 
 from rl_training.algorithms.adam import FlatAdam
-from rl_training.algorithms.rules import Rule, RuleLoss
+from rl_training.algorithms.rules import ExtraMetric, Rule, RuleLoss
 from rl_training.algorithms.views import Aligned, View
 from rl_training.models.flat import flatten_parameters
 from rl_training.types import Batch, State, UpdateResult
@@ -38,18 +37,28 @@ REPORTED = {"q_value_mean": "q_value", "target_mean": "target", "td_error_mean":
 """Metrics of every rule, and where they stand in its RuleLoss."""
 
 
+NO_EXTRA: Mapping[str, ExtraMetric] = {}
+
+
 class LazyMetrics(Mapping[str, Tensor]):
     """Metrics that are computed when somebody reads them, since most updates are never logged."""
 
-    def __init__(self, loss: Tensor, parts: RuleLoss, mask: Tensor | None, extra: Mapping[str, Callable[[], Tensor]] | None = None) -> None:
-        self._loss, self._mask, self._extra = loss, mask, extra or {}
-        self._parts = parts
+    def __init__(
+        self,
+        parts: RuleLoss,
+        mask: Tensor | None = None,
+        weights: Tensor | None = None,
+        extra: Mapping[str, ExtraMetric] = NO_EXTRA,
+        extra_of: tuple[Tensor, ...] = (),
+    ) -> None:
+        """extra: what the rule alone reports, of the tensors `extra_of`."""
+        self._parts, self._mask, self._weights, self._extra, self._extra_of = parts, mask, weights, extra, extra_of
 
     def __getitem__(self, name: str) -> Tensor:
-        if name == "loss":
-            return self._loss
         with torch.no_grad():
-            value = self._extra[name]() if name in self._extra else getattr(self._parts, REPORTED[name])
+            if name == "loss":
+                return reduce_loss(self._parts.loss.detach(), self._mask, self._weights)
+            value = self._extra[name](*self._extra_of) if name in self._extra else getattr(self._parts, REPORTED[name])
             return reduce_loss(value, self._mask, None)
 
     def __iter__(self) -> Iterator[str]:
@@ -97,7 +106,7 @@ class QLearner:
         self._parameters = list(q_network.parameters())
         self._flat = flatten_parameters(q_network)
         self._flat_target = flatten_parameters(self.target_network)
-        self.optimizer = FlatAdam(self._flat, [p.numel() for p in self._parameters], eps=adam_eps)
+        self.optimizer = FlatAdam(self._flat, [p.shape for p in self._parameters], eps=adam_eps)
         self.generator = torch.Generator(self._flat.device).manual_seed(seed)
         self.last_step = 0
         self._last: tuple[RuleLoss, Aligned] | None = None
@@ -123,24 +132,29 @@ class QLearner:
     def align(self, batch: Batch) -> Aligned:
         return self.view.align(batch, self.q_network, self.target_network, double_q=self.double_q, generator=self.generator)
 
-    def evaluate_loss(self, batch: Batch) -> tuple[Tensor, RuleLoss, Aligned]:
-        """The loss of a batch and what it was made of; `gradients` differentiates it."""
+    def compare(self, batch: Batch) -> tuple[RuleLoss, Aligned]:
+        """What the networks say of a batch against its target, and how far they are apart."""
         aligned = self.align(batch)
         with torch.no_grad():
             target = self.rule.target(aligned.bootstrap, aligned.rewards, aligned.discounts)
-        parts = self.rule.loss(aligned.chosen, target, aligned.taus)
+        return self.rule.loss(aligned.chosen, target, aligned.taus), aligned
+
+    def evaluate_loss(self, batch: Batch) -> tuple[Tensor, RuleLoss, Aligned]:
+        """The loss of a batch and what it was made of; an update itself goes without the number (see `LazyMetrics`)."""
+        parts, aligned = self.compare(batch)
         return reduce_loss(parts.loss, aligned.mask, aligned.weights), parts, aligned
 
-    def gradients(self, loss: Tensor, parts: RuleLoss, aligned: Aligned) -> Sequence[Tensor | None]:
-        """Of the online network's parameters: by autograd, or by hand where the network can (see `Aligned.pullback`)."""
+    def gradients(self, parts: RuleLoss, aligned: Aligned) -> Sequence[Tensor | None]:
+        """∂reduce_loss/∂parameters of the online network: by autograd, or by hand where the network can (see `Aligned.pullback`)."""
         if aligned.pullback is None:
+            loss = reduce_loss(parts.loss, aligned.mask, aligned.weights)
             return torch.autograd.grad(loss, self._parameters, allow_unused=True)
         # loss = Σ weight·mask·l / Σ mask, so ∂loss/∂chosen = weight·mask/Σ mask · ∂l/∂chosen
         with torch.no_grad():
             grad = parts.gradient
             if aligned.weights is None and aligned.mask is None:
-                return aligned.pullback(grad / len(parts.loss))
-            share = reduction_weights(parts.loss, aligned.mask, aligned.weights)
+                return aligned.pullback(grad * (1 / aligned.rewards.numel()))
+            share = reduction_weights(aligned.rewards, aligned.mask, aligned.weights)
             return aligned.pullback(grad * (share if grad.ndim == share.ndim else share.unsqueeze(-1)))
 
     def priorities(self, parts: RuleLoss, aligned: Aligned) -> Tensor:
@@ -148,16 +162,15 @@ class QLearner:
 
     def update(self, batch: Batch, *, global_step: int) -> UpdateResult:
         """One gradient step; then the target follows if `global_step` crossed a multiple of `target_update_interval`."""
-        loss, parts, aligned = self.evaluate_loss(batch)
-        self.optimizer.step(self.gradients(loss, parts, aligned), self.current_learning_rate(global_step), self.max_grad_norm)
+        parts, aligned = self.compare(batch)
+        self.optimizer.step(self.gradients(parts, aligned), self.current_learning_rate(global_step), self.max_grad_norm)
         self._last = parts, aligned
         crossed = global_step // self.target_update_interval - self.last_step // self.target_update_interval
         self.last_step = global_step
         if crossed > 0:
             self.sync_target(crossed)
         of = (aligned.bootstrap, aligned.rewards, aligned.discounts)
-        extra = {name: partial(metric, *of) for name, metric in self.rule.extra_metrics.items()}
-        return UpdateResult(LazyMetrics(loss.detach(), parts, aligned.mask, extra), 1)
+        return UpdateResult(LazyMetrics(parts, aligned.mask, aligned.weights, self.rule.extra_metrics, of), 1)
 
     @torch.no_grad()
     def sync_target(self, times: int = 1) -> None:

@@ -17,25 +17,32 @@ from rl_training.algorithms.value_losses import rescale, td_target, unrescale
 
 
 class RuleLoss:
-    """Per element, all [...]: the loss (with gradient), what prioritized replay should rank it by, and what is reported.
+    """Per element, all [...]: the loss (with its graph), what prioritized replay should rank it by, and what is reported.
 
-    All but the loss is computed when somebody reads it, since most updates are not logged and many not prioritized. `gradient` is
-    ∂loss/∂chosen in closed form, [...] or [..., N]: what autograd would give, without its graph.
+    Each is computed when somebody reads it, since most updates are not logged and many not prioritized. `gradient` is ∂loss/∂chosen in
+    closed form, [...] or [..., N]: what autograd would give, without its graph.
     """
 
     def __init__(
         self,
-        loss: Tensor,
         *,
+        loss: Callable[[], Tensor],
         gradient: Callable[[], Tensor],
         priority: Callable[[], Tensor],
         q_value: Callable[[], Tensor],
         target: Callable[[], Tensor],
         td_error: Callable[[], Tensor],
     ) -> None:
-        self.loss = loss
+        self._make_loss = loss
+        self._loss: Tensor | None = None
         self._make = {"gradient": gradient, "priority": priority, "q_value": q_value, "target": target, "td_error": td_error}
         self._made: dict[str, Tensor] = {}
+
+    @property
+    def loss(self) -> Tensor:
+        if self._loss is None:
+            self._loss = self._make_loss()
+        return self._loss
 
     @property
     def gradient(self) -> Tensor:
@@ -112,13 +119,11 @@ class ScalarRule:
         return bellman(rewards, discounts, bootstrap, value_rescaling=self.value_rescaling)
 
     def loss(self, chosen: Tensor, target: Tensor, taus: Tensor | None = None) -> RuleLoss:
-        loss = torch.nn.functional.huber_loss(chosen, target, reduction="none")
-
         def error() -> Tensor:
             return (chosen - target).abs_()
 
         return RuleLoss(
-            loss,
+            loss=lambda: torch.nn.functional.huber_loss(chosen, target, reduction="none"),
             gradient=lambda: (chosen - target).clamp_(-1, 1),  # H₁'(x) = x where |x| ≤ 1, else its sign
             priority=error,
             q_value=lambda: chosen,
@@ -155,19 +160,20 @@ class CategoricalRule:
         return clipped_share(torch.softmax(bootstrap, -1), self._moved(rewards, discounts), self.v_min, self.v_max)
 
     def loss(self, chosen: Tensor, target: Tensor, taus: Tensor | None = None) -> RuleLoss:
-        loss, support = cross_entropy(chosen, target), self.support
+        support = self.support
 
         def q_value() -> Tensor:
             return torch.softmax(chosen, -1) @ support
 
-        return RuleLoss(
-            loss,
+        parts = RuleLoss(
+            loss=lambda: cross_entropy(chosen, target),
             gradient=lambda: torch.softmax(chosen, -1) - target,  # of the logits, where the target's mass is 1
-            priority=lambda: (loss - entropy(target)).clamp_(min=0),  # rounding alone makes it negative
+            priority=lambda: (parts.loss - entropy(target)).clamp_(min=0),  # rounding alone makes it negative
             q_value=q_value,
             target=lambda: target @ support,
             td_error=lambda: (target @ support - q_value()).abs_(),
         )
+        return parts
 
 
 class QuantileRule:
@@ -197,7 +203,7 @@ class QuantileRule:
             taus = self._levels
         loss, error, gradient = quantile_huber_loss(chosen, taus, target, self.kappa)
         return RuleLoss(
-            loss,
+            loss=lambda: loss,
             gradient=lambda: gradient,
             priority=lambda: error,
             q_value=lambda: chosen.mean(-1),

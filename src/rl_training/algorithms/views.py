@@ -46,7 +46,7 @@ class TransitionView:
         online_draws = online.draw(generator, shape, "online")
         with torch.no_grad():
             target_draws = target.draw(generator, shape, "target")
-            next_out = target(next_obs, target_draws)
+            next_out = target.forward(next_obs, target_draws)
             # Double-Q (arXiv:1509.06461): which network selects the next action; the target network always values it.
             # An implicit head selects at its acting levels: the action it would take.
             select = online.q_values(next_obs, Draws(online_draws.noise)) if double_q else target.head.q_values(next_out)

@@ -20,6 +20,8 @@ from rl_training.api.algorithms import (
     RecurrentPPO,
 )
 from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.registry import register_algorithm
+from rl_training.runtime.callbacks import Callback, CheckpointEvery, SaveBest, StopAtReturn
 
 __all__ = [
     "C51DQN",
@@ -29,6 +31,8 @@ __all__ = [
     "PPO",
     "QRDQN",
     "R2D2",
+    "Callback",
+    "CheckpointEvery",
     "DoubleDQN",
     "DuelingDQN",
     "ManagedAlgorithm",
@@ -37,5 +41,8 @@ __all__ = [
     "PrioritizedDQN",
     "RainbowDQN",
     "RecurrentPPO",
+    "SaveBest",
+    "StopAtReturn",
     "TrainConfig",
+    "register_algorithm",
 ]

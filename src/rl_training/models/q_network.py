@@ -80,7 +80,7 @@ class QNetwork(Drawing):
         return out, gradients
 
     def q_values(self, obs: Tensor, draws: Draws = NO_DRAWS) -> Tensor:
-        return self.head.q_values(self(obs, draws))
+        return self.head.q_values(self.forward(obs, draws))
 
     @torch.no_grad()
     def act(self, obs: Tensor | Any, epsilon: float | Tensor = 0.0, generator: torch.Generator | None = None) -> Tensor:

@@ -27,7 +27,7 @@ class Activation(NamedTuple):
 
 
 ActivationName: TypeAlias = Literal["relu", "tanh"]
-RELU = Activation(torch.relu, torch.relu_, lambda grad, out: grad * (out > 0))
+RELU = Activation(torch.relu, torch.relu_, lambda grad, out: grad * out.sign())  # 1 where it let through, else 0
 TANH = Activation(torch.tanh, torch.tanh_, lambda grad, out: torch.addcmul(grad, grad * out, out, value=-1))  # 1 − tanh²
 ACTIVATIONS: dict[ActivationName, Activation] = {"relu": RELU, "tanh": TANH}
 

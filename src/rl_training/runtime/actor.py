@@ -126,7 +126,7 @@ class Actor:
 
     def __init__(self, envs: VectorEnvs, network: Any, feed: Feed, *, behaviour: Behaviour, device: torch.device, seed: int) -> None:
         self.envs, self.network, self.feed, self.behaviour = envs, network, feed, behaviour
-        self._device = device
+        self._device, self._on_cpu = device, device.type == "cpu"
         self.learns_from = behaviour.learning_starts  # the environment step from which there is enough to learn from
         self._generator = torch.Generator(device).manual_seed(seed)
         self._obs = envs.reset()
@@ -143,11 +143,13 @@ class Actor:
         if actions is not None and not self._needs_forward:
             return actions
         with torch.inference_mode():
-            obs = torch.from_numpy(self._obs).to(self._device)
+            obs = torch.from_numpy(self._obs)
+            if not self._on_cpu:
+                obs = obs.to(self._device)
             draws = self.network.draw(self._generator, self._is_first.shape, "acting")
             starts = torch.tensor(self._is_first, device=self._device) if self._needs_forward else NO_STARTS
             numbers, self._state = self.network.step(obs, self._state, starts, draws)
-            return self.behaviour.choose(numbers.cpu().numpy())
+            return self.behaviour.choose((numbers if self._on_cpu else numbers.cpu()).numpy())
 
     def step(self, env_steps: int) -> EnvStep:
         """One vector step at the clock's `env_steps`."""
