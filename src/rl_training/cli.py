@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
@@ -32,6 +33,7 @@ CONFIG = typer.Option(..., "--config", metavar="FILE", help="A config file, or t
 CHECKPOINT = typer.Option(..., "--checkpoint", metavar="PATH", help="A checkpoint, a file in it, or a run's directory (its latest).")
 TOTAL = typer.Option(None, "--total-timesteps", metavar="N", help="Environment steps at which training ends.")
 DEVICE = typer.Option(None, "--device", help="auto, cpu, cuda, cuda:<number> or mps.")
+RESULTS = Path("benchmarks/results/learning")
 QUIET = typer.Option(False, "--quiet", help="No progress; print only where the checkpoint is.")
 
 
@@ -110,6 +112,25 @@ def algos() -> None:
     text = max(len(row.summary) for row in rows)
     for row in rows:
         typer.echo(f"{row.name:<{width}}  {row.summary:<{text}}  {row.paper}".rstrip())
+
+
+@app.command()
+def ledger(
+    suite: str = typer.Argument(..., metavar="SUITE", help="A suite file, or the name of a shipped one: smoke, classic, memory."),
+    results: Path = typer.Option(RESULTS, "--results", metavar="DIR", help="Where the records are, one JSON per run."),
+    jobs: int | None = typer.Option(None, "--jobs", min=1, help="Runs side by side (all cores if not given)."),
+    seeds: str | None = typer.Option(None, "--seeds", metavar="LIST", help="Other seeds than the suite's, such as 1,2,3 or 1-20."),
+    redo: bool = typer.Option(False, "--redo", help="Also run again what was made with another config."),
+    dry: bool = typer.Option(False, "--dry-run", help="Only say what is done and what is to do."),
+    quiet: bool = typer.Option(False, "--quiet", help="No progress."),
+) -> None:
+    """Run a suite of configs over seeds; what is done is not repeated."""
+    import os
+
+    from rl_training.ledger.commands import run_suite
+
+    for text in run_suite(suite, results=results, jobs=jobs or os.cpu_count() or 1, seeds=seeds, redo=redo, dry=dry, quiet=quiet):
+        typer.echo(text)
 
 
 @configs_app.callback(invoke_without_command=True)
