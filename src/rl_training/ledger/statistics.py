@@ -8,7 +8,6 @@ rendered from it without rliable, and whatever the file does not hold was not co
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -130,9 +129,12 @@ def _rliable() -> _Rliable:
         raise UserError(f'statistics need the extra `plots`: pip install "rl-training[plots]" ({error})') from None
 
     def intervals(scores: Mapping[str, Any], function: Callable[..., Any]) -> Any:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # rliable hands arch its generator under the old name
-            generator = np.random.RandomState(0)
-            return library.get_interval_estimates(scores, function, reps=REPETITIONS, random_state=generator)
+        # rliable 1.2 draws from NumPy's global generator, whatever random_state it is given: seeded for this, and put back
+        before = np.random.get_state()
+        np.random.seed(0)
+        try:
+            return library.get_interval_estimates(scores, function, reps=REPETITIONS)
+        finally:
+            np.random.set_state(before)
 
     return _Rliable(intervals, metrics, np)
