@@ -133,6 +133,18 @@ def ledger(
         typer.echo(text)
 
 
+@app.command()
+def report(
+    sources: list[Path] = typer.Argument(..., metavar="RESULTS_OR_RUNS...", help="Folders of runs or of the ledger's records."),
+    output: Path = typer.Option(Path("report.html"), "-o", "--output", metavar="FILE", help="The page to write."),
+    intervals: bool = typer.Option(False, "--intervals", help="Compute bootstrap intervals (extra `plots`; seconds per config)."),
+) -> None:
+    """Write one HTML page of runs: curves, tables, configs, side by side."""
+    from rl_training.ledger.report import write_report
+
+    typer.echo(write_report(sources, output, intervals=intervals))
+
+
 @configs_app.callback(invoke_without_command=True)
 def configs(ctx: typer.Context) -> None:
     if ctx.invoked_subcommand is None:

@@ -20,7 +20,7 @@ from rl_training.ledger.suites import Plan, group_of
 Policy = Literal["best", "final"]
 
 # What says how a run was made, not what it computes.
-_CIRCUMSTANCES = frozenset(
+CIRCUMSTANCES = frozenset(
     (
         "seed",
         "output_dir",
@@ -133,7 +133,7 @@ def differences(record: Record, plan: Plan) -> tuple[str, ...]:
     A key that only one of them knows (the package has since gained or lost it) says nothing.
     """
     now = plan.config.to_dict()
-    return tuple(_differing({key: value for key, value in record.config.items() if key not in _CIRCUMSTANCES}, now, ""))
+    return tuple(_differing({key: value for key, value in record.config.items() if key not in CIRCUMSTANCES}, now, ""))
 
 
 def _differing(then: Mapping[str, Any], now: Mapping[str, Any], prefix: str) -> Iterable[str]:
