@@ -19,11 +19,11 @@ import numpy as np
 
 from rl_training.envs.chain import optimal_q
 from rl_training.experiment.files import write_json
-from rl_training.ledger.commands import parse_seeds
 from rl_training.ledger.judging import MAX_FALSE_FAILURES, false_failures
 from rl_training.ledger.machine import machine
 from rl_training.ledger.runner import run_plan
 from rl_training.ledger.suites import Plan, load_suite, plan_groups
+from rl_training.runtime.seeds import parse_seeds
 from rl_training.runtime.workflows import load_policy
 
 RESULTS = Path("benchmarks/results/calibration")
@@ -55,7 +55,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
     suite = load_suite(options.suite)
-    groups = plan_groups(suite, parse_seeds(options.seeds))
+    groups = plan_groups(suite, tuple(parse_seeds(options.seeds)))
     measured: dict[str, dict[int, dict[str, Any]]] = {group.name: {} for group in groups}
     plans = [plan for group in groups for plan in group.plans]
     with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:

@@ -13,11 +13,12 @@ import sys
 from pathlib import Path
 
 from rl_training.errors import RunError, UserError
-from rl_training.ledger.commands import DEFAULT_RESULTS, parse_seeds
+from rl_training.ledger.commands import DEFAULT_RESULTS
 from rl_training.ledger.display import Display
 from rl_training.ledger.runner import look, run_plans
 from rl_training.ledger.suites import plan_config
 from rl_training.ledger.text import records_table
+from rl_training.runtime.seeds import parse_seeds
 
 
 def main() -> int:

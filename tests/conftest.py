@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 # Before anything imports torch or numba, and inherited by the command-line tests' subprocesses.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
+import yaml
 from hypothesis import HealthCheck, settings
+
+from command_line import SMALL, Cli
 
 # No deadline: the first example may pay for a JIT compilation, and tests never assert on time.
 settings.register_profile(
@@ -23,3 +27,24 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     torch = sys.modules.get("torch")
     if torch is not None and torch.get_num_threads() != 1:
         torch.set_num_threads(1)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder with a small config in it, and we stand there."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump(SMALL))
+    return tmp_path
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str], here: Path) -> Cli:
+    return Cli(capsys)
+
+
+@pytest.fixture
+def trained(cli: Cli) -> Path:
+    """A finished run."""
+    outcome = cli("train", "--config", "small.yaml", "--quiet")
+    assert outcome.code == 0, outcome.err
+    return Path(outcome.out.strip()).parent.parent

@@ -11,81 +11,15 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
 import yaml
 
+from command_line import SMALL, Cli, Outcome
 from rl_training import __version__
-from rl_training.cli import load_config, main
+from rl_training.cli import load_config
 from rl_training.experiment.config import SHIPPED_CONFIGS
 from rl_training.experiment.registry import algorithm_names
-
-SMALL: dict[str, Any] = {
-    "algo": "dqn",
-    "env_id": "CartPole-v1",
-    "seed": 1,
-    "total_timesteps": 120,
-    "output_dir": "runs",
-    "eval_interval": 0,
-    "eval_episodes": 2,
-    "checkpoint_interval": 50,
-    "algo_kwargs": {"learning_starts": 20, "batch_size": 8, "hidden_sizes": [8], "buffer_capacity": 200},
-}
-
-
-class Outcome(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder with a small config in it, and we stand there."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "small.yaml").write_text(yaml.safe_dump(SMALL))
-    return tmp_path
-
-
-class Cli:
-    """Runs a command in this process: starting Python and torch anew would take seconds."""
-
-    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
-        self._capsys = capsys
-
-    def __call__(self, *arguments: str) -> Outcome:
-        self._capsys.readouterr()
-        with pytest.raises(SystemExit) as left:
-            main(arguments)
-        out, err = self._capsys.readouterr()
-        assert isinstance(left.value.code, int)
-        return Outcome(left.value.code, out, err)
-
-    def refused(self, *arguments: str, code: int = 2) -> str:
-        """The one line on stderr of a command that fails."""
-        before = set(Path().rglob("*"))
-        outcome = self(*arguments)
-        assert outcome.code == code, outcome
-        lines = outcome.err.splitlines()
-        assert len(lines) == 1, outcome.err
-        if code == 2:
-            assert set(Path().rglob("*")) == before  # nothing written
-        return lines[0]
-
-
-@pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str], here: Path) -> Cli:
-    return Cli(capsys)
-
-
-@pytest.fixture
-def trained(cli: Cli) -> Path:
-    """A finished run."""
-    outcome = cli("train", "--config", "small.yaml", "--quiet")
-    assert outcome.code == 0, outcome.err
-    return Path(outcome.out.strip()).parent.parent
-
 
 # What it does
 
@@ -143,7 +77,11 @@ def test_a_checkpoint_knows_how_it_was_made(trained: Path) -> None:
 
 def test_algos_configs_version_and_help(cli: Cli) -> None:
     algos = cli("algos")
-    assert algos.code == 0 and [line.split()[0] for line in algos.out.splitlines()] == list(algorithm_names())
+    assert algos.code == 0
+    header, _, *rows = algos.out.splitlines()
+    assert header.split("  ")[0].strip() == "algo" and [line.split()[0] for line in rows] == list(algorithm_names())
+    (rainbow,) = (line for line in rows if line.startswith("rainbow_dqn"))
+    assert "categorical head, dueling, noisy, double_q, prioritized, n_step >= 2  arXiv:1710.02298" in rainbow
     listed = cli("configs")
     assert listed.code == 0 and "configs/dqn/cartpole.yaml" in listed.out.splitlines()
     assert cli("configs", "list") == listed
@@ -152,7 +90,7 @@ def test_algos_configs_version_and_help(cli: Cli) -> None:
     assert cli("--version") == Outcome(0, f"rl-training {__version__}\n", "")
     for arguments in ((), ("--help",)):
         helped = cli(*arguments)
-        assert helped.code == 0 and all(word in helped.out for word in ("train", "resume", "eval", "algos", "configs"))
+        assert helped.code == 0 and all(word in helped.out for word in ("train", "resume", "eval", "predict", "algos", "configs", "doctor"))
 
 
 def test_load_config_is_here_too() -> None:
@@ -200,8 +138,24 @@ def test_python_m_rl_training(here: Path) -> None:
         (["--set", "env_kwargs.wrappers=[no_such_wrapper]"], "no_such_wrapper"),
         (["--set", "algo_kwargs.buffer_capacity=1000000000000000"], ""),
         (["--output-dir", "small.yaml"], "output_dir small.yaml: no run can be made there"),
-        (["--bogus"], "No such option: --bogus (see --help)"),
+        (["--bogus"], "No such option: --bogus"),
         (["--seed", "x"], "Invalid value for '--seed'"),
+        (["--seeds", "1,x"], "--seeds 1,x: must be such as 1,2,3 or 1-5"),
+        (["--seeds", "3-1"], "--seeds 3-1: must be such as 1,2,3 or 1-5"),
+        (["--seeds", ""], "--seeds : must be such as 1,2,3 or 1-5"),
+        (["--seeds", "1-2,2"], "--seeds 1-2,2: names a seed twice"),
+        (["--seeds", "0-99999999"], "more than 1000 seeds"),
+        (["--seeds", "1,99999999999999999999"], "--seeds 1,99999999999999999999: seed must be < 9223372036854775808"),
+        (["--seeds", "1", "--seed", "2"], "--seed and --seeds: give one of them"),
+        (["--jobs", "2"], "--jobs: says how many of --seeds run side by side, and there are none"),
+        (["--seeds", "1,2", "--jobs", "0"], "Invalid value for '--jobs'"),
+        (["--seeds", "1,2", "--set", "algo_kwargs.gamma=2"], "algo_kwargs.gamma must be <= 1.0, got 2"),
+        (["--track", "wandbb"], "--track wandbb: trackers has no 'wandbb'; did you mean wandb?"),
+        (["--set", "trackers=[{wandb: {projekt: x}}]"], "trackers.wandb.projekt is not an argument of wandb; did you mean project?"),
+        (["--set", "trackers=[3]"], "trackers must be a list of names or {name: {arguments}}, got 3"),
+        (["--set", "trackers=[mlflow, mlflow]"], "trackers names each tracker once, got mlflow, mlflow"),
+        (["--set", "vectorization=threads"], "vectorization must be one of 'auto', 'sync', 'async' or 'native', got 'threads'"),
+        (["--set", "vectorization=native", "--set", "env_id=Acrobot-v1"], "Acrobot-v1 has no native vector form"),
         (["stray"], "stray"),
     ],
 )
@@ -249,6 +203,13 @@ def test_bad_files(cli: Cli, text: str, message: str) -> None:
         (["eval", "--checkpoint", ".", "--episodes", "0"], "error: Invalid value for '--episodes'"),
         (["configs", "show", "nothing"], "error: nothing: no such config"),
         (["configs", "bogus"], "error: No such command 'bogus'. (see --help)"),
+        (["configs", "copy", "nothing"], "error: nothing: no such config"),
+        (["configs", "copy", "small.yaml", "small.yaml"], "error: small.yaml: exists already (--force writes over it)"),
+        (["configs", "copy", "small.yaml", "no/such/folder.yaml"], "error: no/such/folder.yaml: cannot be written"),
+        (["predict", "--checkpoint", "nothing", "[0]"], "error: nothing: no such checkpoint"),
+        (["predict", "--checkpoint", ".", "--input", "small.yaml", "[0]"], "error: --input and observations as arguments: give one"),
+        (["doctor", "--seconds", "-1"], "error: Invalid value for '--seconds'"),
+        (["--import", "no_such_module_here", "algos"], "error: --import no_such_module_here: No module named 'no_such_module_here'"),
     ],
 )
 def test_bad_commands(cli: Cli, arguments: Sequence[str], message: str) -> None:

@@ -271,3 +271,24 @@ def test_a_reset_step_leaves_the_statistics_alone() -> None:
     rewards.step(np.array([1.0, 1.0]), np.array([False, True]), np.array([True, True]))
     assert rewards.step(np.array([1.0, 0.0]), np.array([False, False]), valid)[1] == 0
     assert rewards.moments.count == 3 and np.isclose(rewards.moments.mean, 4 / 3)  # returns 1, 1, 2
+
+
+def test_flatten_joins_the_parts_of_a_dict() -> None:
+    class Parts(Counting):
+        observation_space = gym.spaces.Dict(  # type: ignore[assignment]
+            place=gym.spaces.Discrete(3),
+            speed=gym.spaces.Box(-10, 10, (2,), np.float64),
+            switches=gym.spaces.MultiDiscrete([2, 2]),
+        )
+
+        def _observe(self) -> Any:
+            return {"place": self.time % 3, "speed": np.array([0.5, -self.time]), "switches": np.array([self.time % 2, 0])}
+
+    envs = counting("flatten", env=Parts)
+    envs.reset()
+    obs = envs.step(act(0)).obs
+    # place 1 of 3; speed as it is; the first switch at 1, the second at 0. Keys in their sorted order, float32.
+    assert obs.dtype == np.float32 and obs.tolist() == [[0, 1, 0, 0.5, -1, 0, 1, 1, 0]]
+    kept = counting("flatten", {"keep": {"indices": [3, 4]}}, env=Parts)
+    kept.reset()
+    assert kept.step(act(0)).obs.tolist() == [[0.5, -1]]

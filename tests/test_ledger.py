@@ -14,8 +14,7 @@ from rich.console import Console
 
 import ledger_runs
 from rl_training.cli import main
-from rl_training.errors import ConfigError, Interrupted, UserError
-from rl_training.ledger.commands import parse_seeds
+from rl_training.errors import Interrupted, UserError
 from rl_training.ledger.display import Display
 from rl_training.ledger.judging import at_most, fallen_short, false_failures, pass_rate_at_least
 from rl_training.ledger.records import Record, differences, read_record, read_records
@@ -94,17 +93,6 @@ def test_a_suite_that_cannot_be_run_is_bad_input(
 def test_a_suite_that_is_not_there(suite_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert leave("ledger", "clasic") == 2
     assert "did you mean classic?" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(("text", "seeds"), [("3", (3,)), ("1,2,5", (1, 2, 5)), ("1-3,9", (1, 2, 3, 9))])
-def test_seeds_are_numbers_and_ranges(text: str, seeds: tuple[int, ...]) -> None:
-    assert parse_seeds(text) == seeds
-
-
-@pytest.mark.parametrize("text", ["", "a", "1,,2", "1,1", "3-1"])
-def test_seeds_that_are_none(text: str) -> None:
-    with pytest.raises(ConfigError, match="seeds must be"):
-        parse_seeds(text)
 
 
 # Running

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
         IQN,
         QRDQN,
         R2D2,
+        Callback,
+        CheckpointEvery,
         DoubleDQN,
         DuelingDQN,
         ManagedAlgorithm,
@@ -28,7 +30,10 @@ if TYPE_CHECKING:
         NStepDQN,
         PrioritizedDQN,
         RainbowDQN,
+        SaveBest,
+        StopAtReturn,
         TrainConfig,
+        register_algorithm,
     )
 
 __version__ = "0.1.0"
@@ -40,6 +45,8 @@ __all__ = [
     "IQN",
     "QRDQN",
     "R2D2",
+    "Callback",
+    "CheckpointEvery",
     "DoubleDQN",
     "DuelingDQN",
     "ManagedAlgorithm",
@@ -47,8 +54,11 @@ __all__ = [
     "NoisyDQN",
     "PrioritizedDQN",
     "RainbowDQN",
+    "SaveBest",
+    "StopAtReturn",
     "TrainConfig",
     "__version__",
+    "register_algorithm",
 ]
 
 

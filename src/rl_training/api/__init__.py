@@ -18,6 +18,8 @@ from rl_training.api.algorithms import (
     RainbowDQN,
 )
 from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.registry import register_algorithm
+from rl_training.runtime.callbacks import Callback, CheckpointEvery, SaveBest, StopAtReturn
 
 __all__ = [
     "C51DQN",
@@ -26,6 +28,8 @@ __all__ = [
     "IQN",
     "QRDQN",
     "R2D2",
+    "Callback",
+    "CheckpointEvery",
     "DoubleDQN",
     "DuelingDQN",
     "ManagedAlgorithm",
@@ -33,5 +37,8 @@ __all__ = [
     "NoisyDQN",
     "PrioritizedDQN",
     "RainbowDQN",
+    "SaveBest",
+    "StopAtReturn",
     "TrainConfig",
+    "register_algorithm",
 ]

@@ -40,6 +40,7 @@ def make_envs(
     vectorization: Vectorization = "auto",
     seed_stream: str = "train",
     update_statistics: bool = True,
+    watch: Callable[[gym.Env[Any, Any]], gym.Env[Any, Any]] | None = None,
 ) -> VectorEnvs:
     """Makes `num_envs` environments behind one adapter.
 
@@ -48,6 +49,7 @@ def make_envs(
     environment's own vector form, whose episodes restart on resume.
     seed_stream: another name, another sequence of episodes from the same seed; evaluation has its own.
     update_statistics: False freezes `normalize_observation` and `normalize_reward`, as evaluation must.
+    watch: wraps each environment outside the named wrappers, such as a recorder (not with `native`).
     """
     kwargs = dict(env_kwargs or {})
     wrappers = parse_wrappers(kwargs.pop("wrappers", ()))
@@ -60,7 +62,7 @@ def make_envs(
     if vectorization == "native":
         vector_env = _make_native(source, num_envs, kwargs, wrappers)
     else:
-        makers = [EnvMaker(source, kwargs, wrappers, seed, seed_stream, index) for index in range(num_envs)]
+        makers = [EnvMaker(source, kwargs, wrappers, seed, seed_stream, index, watch) for index in range(num_envs)]
         if vectorization == "auto":
             vector_env = SerialVectorEnv(makers)
         elif vectorization == "sync":
@@ -106,12 +108,15 @@ class EnvMaker:
     seed: int
     seed_stream: str
     index: int
+    watch: Callable[[gym.Env[Any, Any]], gym.Env[Any, Any]] | None = None
 
     def __call__(self) -> gym.Env[Any, Any]:
         env = _make_one(self.source, self.kwargs)
         if isinstance(env.action_space, gym.spaces.Discrete) and env.action_space.start != 0:
             env = ZeroBasedActions(env)
         env = self.wrappers.apply(env)
+        if self.watch is not None:
+            env = self.watch(env)
         return ReplayableEpisodes(env, seed=self.seed, stream=self.seed_stream, env_index=self.index)
 
 

@@ -18,6 +18,7 @@ from rl_training.errors import ConfigError
 from rl_training.experiment.explain import nearest, one_line
 from rl_training.experiment.registry import AlgorithmSpec, get_algorithm_spec
 from rl_training.experiment.settings import Count, Settings, Steps
+from rl_training.experiment.tracking import parse_trackers
 from rl_training.experiment.yaml_text import parse_yaml
 
 SHIPPED_CONFIGS = Path(__file__).resolve().parent.parent / "assets" / "configs"
@@ -80,6 +81,7 @@ class TrainConfig(BaseModel):
     vectorization: Literal["auto", "sync", "async", "native"] = "auto"
     compile: Literal["auto"] | bool = "auto"
     threads: Literal["auto"] | int = "auto"
+    trackers: Annotated[tuple[Any, ...], BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)] = ()
     schedule_timesteps: Count | None = None
     """The total that ε, β and learning rate run over, where it is not `total_timesteps`: a resumed run moves its end, not its schedules."""
 
@@ -114,6 +116,12 @@ class TrainConfig(BaseModel):
             raise ValueError(f"must be auto or an integer >= 1, got {value!r}")
         return value
 
+    @field_validator("trackers")
+    @classmethod
+    def _known_trackers(cls, value: tuple[Any, ...]) -> tuple[Any, ...]:
+        parse_trackers(value)
+        return tuple(_plain(list(value)))
+
     @model_validator(mode="after")
     def _parse_settings(self) -> Self:
         self._settings = get_algorithm_spec(self.algo).parse(self.algo_kwargs)
@@ -145,7 +153,7 @@ class TrainConfig(BaseModel):
 
     def to_dict(self) -> dict[str, Any]:
         """The resolved config as YAML and JSON can hold it: every key, and in `algo_kwargs` every key of a part in use."""
-        return {**dict(self), "tags": list(self.tags), "algo_kwargs": self.settings.to_dict()}
+        return {**dict(self), "tags": list(self.tags), "trackers": list(self.trackers), "algo_kwargs": self.settings.to_dict()}
 
     def to_yaml(self) -> str:
         """The resolved config as text; `load_config` gives it back."""

@@ -18,7 +18,10 @@ from rl_training.experiment.settings import RecurrentSettings, Settings, ValueSe
 
 @dataclass(frozen=True)
 class AlgorithmSpec:
-    """One row. `trainer` is `module:function` or the function itself: `(config, run_suffix=None) -> result`."""
+    """One row. `trainer` is `module:function` or the function itself: `(config, run_suffix=None, **options) -> result`.
+
+    `network` likewise, `(settings, spaces) -> network`; where a row has none of its own, `build_network` beside its trainer is meant.
+    """
 
     name: str
     trainer: str | Callable[..., Any]
@@ -30,15 +33,27 @@ class AlgorithmSpec:
     minimum: Mapping[str, float] = field(default_factory=dict)  # identity of a number: n_step_dqn has n_step >= 2
     observations: tuple[str, ...] = ("vector",)
     actions: tuple[str, ...] = ("discrete",)
+    network: str | Callable[..., Any] | None = None
 
     @property
     def train_fn(self) -> Callable[..., Any]:
         """The trainer, imported now."""
-        if callable(self.trainer):
-            return self.trainer
-        module, _, function = self.trainer.partition(":")
-        loaded: Callable[..., Any] = getattr(importlib.import_module(module), function)
-        return loaded
+        return _imported(self.trainer)
+
+    @property
+    def build_network(self) -> Callable[..., Any]:
+        """What makes the row's network, imported now."""
+        if self.network is not None:
+            return _imported(self.network)
+        builder: Callable[..., Any] = importlib.import_module(self.train_fn.__module__).build_network
+        return builder
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """What this row is made of beside a plain DQN's or PPO's parts, in words: (`categorical head`, `dueling`, `n_step >= 2`, ...)."""
+        recurrent = ("recurrent",) if "recurrent_hidden_size" in self.settings.model_fields else ()
+        fixed = (key if value is True else f"{value} {key}" for key, value in self.fixed.items())
+        return (*recurrent, *fixed, *(f"{key} >= {least}" for key, least in self.minimum.items()))
 
     def parse(self, algo_kwargs: Mapping[str, Any], *, prefix: str = "algo_kwargs.") -> Settings:
         """The typed settings of this row, or a ConfigError that names the key."""
@@ -57,6 +72,15 @@ class AlgorithmSpec:
         return settings
 
 
+def _imported(target: str | Callable[..., Any]) -> Callable[..., Any]:
+    """`module:function`, imported; a function as it is."""
+    if callable(target):
+        return target
+    module, _, function = target.partition(":")
+    loaded: Callable[..., Any] = getattr(importlib.import_module(module), function)
+    return loaded
+
+
 _TABLE: dict[str, AlgorithmSpec] = {}
 
 
@@ -72,11 +96,14 @@ def register_algorithm(
     minimum: Mapping[str, float] | None = None,
     observations: tuple[str, ...] = ("vector",),
     actions: tuple[str, ...] = ("discrete",),
+    network: str | Callable[..., Any] | None = None,
 ) -> AlgorithmSpec:
-    """Adds a row, which `train`, `resume`, `eval` and configs then know by its name."""
+    """Adds a row, which `train`, `resume`, `eval`, `predict` and configs then know by its name."""
     if name in _TABLE:
         raise ConfigError(f"algorithm {name!r} is already registered")
-    spec = AlgorithmSpec(name, trainer, summary, paper, settings, fixed or {}, defaults or {}, minimum or {}, observations, actions)
+    spec = AlgorithmSpec(
+        name, trainer, summary, paper, settings, fixed or {}, defaults or {}, minimum or {}, observations, actions, network
+    )
     spec.parse({})  # a row whose own values do not fit its settings is found here, not at its first run
     _TABLE[name] = spec
     return spec

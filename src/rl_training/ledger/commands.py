@@ -5,28 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from rl_training.errors import ConfigError, RunError
+from rl_training.errors import RunError
 from rl_training.ledger.display import Display
 from rl_training.ledger.judging import fallen_short
 from rl_training.ledger.runner import look, run_plans
 from rl_training.ledger.suites import load_suite, plan_groups
 from rl_training.ledger.text import plain_table
+from rl_training.runtime.seeds import parse_seeds
 
 DEFAULT_RESULTS = Path("benchmarks/results/learning")
-
-
-def parse_seeds(text: str) -> tuple[int, ...]:
-    """`1,2,3` or `1-20`, or both together."""
-    seeds: list[int] = []
-    try:
-        for part in text.split(","):
-            first, dash, last = part.partition("-")
-            seeds += range(int(first), int(last) + 1) if dash else [int(first)]
-    except ValueError:
-        seeds = []
-    if not seeds or len(set(seeds)) < len(seeds):
-        raise ConfigError(f"seeds must be whole numbers such as 1,2,3 or 1-20, each once, got {text!r}")
-    return tuple(seeds)
 
 
 def run_suite(
@@ -34,7 +21,7 @@ def run_suite(
 ) -> Iterator[str]:
     """Runs what is missing of a suite; yields what to print."""
     suite = load_suite(name)
-    groups = plan_groups(suite, None if seeds is None else parse_seeds(seeds))
+    groups = plan_groups(suite, None if seeds is None else tuple(parse_seeds(seeds)))
     plans = [plan for group in groups for plan in group.plans]
     state = look(plans, results)
     stale = [plan for plan in plans if plan.name in state.stale]

@@ -1,11 +1,14 @@
-"""What user code can hook into a run."""
+"""What user code can hook into a run: `agent.learn(callbacks=[StopAtReturn(475), ...])`."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
+from rl_training.errors import UserError
+from rl_training.runtime.cadence import due
 from rl_training.types import EnvStep, UpdateResult
 
 if TYPE_CHECKING:
@@ -13,23 +16,98 @@ if TYPE_CHECKING:
 
 
 class Callback:
-    """Override what you need; what is not overridden costs nothing. `run.stop(reason)` ends the run in good order."""
+    """Override what you need; what is not overridden costs nothing.
 
-    def on_start(self, run: Run) -> None: ...
+    `run.clock` says where the run is, `run.stop(reason)` ends it in good order (final evaluation, checkpoint), `run.save_soon()` asks for
+    a checkpoint after this step. Callbacks watch: one that changes what is learned is not part of a checkpoint, and resume cannot be exact.
+    """
 
-    def on_step(self, run: Run, step: EnvStep) -> None: ...
+    def on_start(self, run: Run) -> None:
+        """Once, when the run directory is there (a resumed run stands at `run.clock` already)."""
 
-    def on_update(self, run: Run, result: UpdateResult) -> None: ...
+    def on_step(self, run: Run, step: EnvStep) -> None:
+        """After every vector step and the updates it brought."""
 
-    def on_log(self, run: Run, record: Mapping[str, float]) -> None: ...
+    def on_update(self, run: Run, result: UpdateResult) -> None:
+        """After every update; reading a metric (`float(result.metrics["loss"])`) computes it."""
 
-    def on_eval(self, run: Run, metrics: Mapping[str, float]) -> None: ...
+    def on_log(self, run: Run, record: Mapping[str, float]) -> None:
+        """Every `log_interval`, with what was written."""
 
-    def on_checkpoint(self, run: Run, path: Path) -> None: ...
+    def on_eval(self, run: Run, metrics: Mapping[str, float]) -> None:
+        """After every greedy evaluation, with its `eval_*` figures."""
 
-    def on_end(self, run: Run) -> None: ...
+    def on_checkpoint(self, run: Run, path: Path) -> None:
+        """After every checkpoint from which the run could be resumed."""
+
+    def on_best(self, run: Run, path: Path) -> None:
+        """When the best evaluation so far has been saved, as `checkpoints/best`."""
+
+    def on_end(self, run: Run) -> None:
+        """Once, however the run ends."""
 
 
 def overriding(callbacks: Sequence[Callback], hook: str) -> list[Callback]:
     """Those that really have this hook: the loop calls nobody for nothing."""
     return [callback for callback in callbacks if getattr(type(callback), hook) is not getattr(Callback, hook)]
+
+
+class StopAtReturn(Callback):
+    """Ends the run when the mean return of an evaluation, or of the last 100 training episodes, reaches `threshold`."""
+
+    def __init__(self, threshold: float, *, of: Literal["evaluation", "training"] = "evaluation") -> None:
+        if of not in ("evaluation", "training"):
+            raise UserError(f"StopAtReturn: of must be evaluation or training, got {of!r}")
+        self.threshold, self.of = float(threshold), of
+
+    def on_eval(self, run: Run, metrics: Mapping[str, float]) -> None:
+        if self.of == "evaluation":
+            self._stop_at(run, metrics["eval_return_mean"])
+
+    def on_step(self, run: Run, step: EnvStep) -> None:
+        if self.of == "training" and step.episodes and len(run.recent) == run.recent.maxlen:
+            self._stop_at(run, sum(episode.episode_return for episode in run.recent) / len(run.recent))
+
+    def _stop_at(self, run: Run, mean: float) -> None:
+        if mean >= self.threshold:
+            run.stop(f"the {self.of} return {mean:.6g} reached {self.threshold:.6g}")
+
+
+class SaveBest(Callback):
+    """Keeps a copy of the best checkpoint at `path`, outside the run's directory: `load`, `eval` and `predict` take it."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    def on_best(self, run: Run, path: Path) -> None:
+        from rl_training.experiment.checkpointing import copy_checkpoint  # loads torch, which whoever makes this object may not need
+
+        copy_checkpoint(path, self.path)
+
+
+class CheckpointEvery(Callback):
+    """Checkpoints every so many environment steps or seconds, beside the config's own `checkpoint_interval`."""
+
+    def __init__(self, *, steps: int | None = None, seconds: float | None = None) -> None:
+        if (steps is None) == (seconds is None):
+            raise UserError("CheckpointEvery: give steps or seconds, one of them")
+        if (steps if steps is not None else seconds or 0) <= 0:
+            raise UserError(f"CheckpointEvery: steps and seconds must be > 0, got {steps if steps is not None else seconds}")
+        self.steps, self.seconds = steps, seconds
+        self._seen_steps, self._saved_at = 0, 0.0
+
+    def on_start(self, run: Run) -> None:
+        self._seen_steps, self._saved_at = run.clock.env_steps, time.monotonic()
+
+    def on_step(self, run: Run, step: EnvStep) -> None:
+        now = run.clock.env_steps
+        if self.steps is not None:
+            is_due = due(self._seen_steps, now, self.steps)
+        else:
+            is_due = time.monotonic() - self._saved_at >= (self.seconds or 0.0)
+        self._seen_steps = now
+        if is_due:
+            run.save_soon()
+
+    def on_checkpoint(self, run: Run, path: Path) -> None:
+        self._saved_at = time.monotonic()

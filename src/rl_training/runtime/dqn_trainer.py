@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rl_training.algorithms.q_learner import QLearner
+from rl_training.algorithms.rules import Rule
 from rl_training.algorithms.views import TransitionView
 from rl_training.data import NStepAccumulator, PrioritizedReplayBuffer, ReplayBuffer
 from rl_training.experiment.config import TrainConfig
@@ -28,15 +29,18 @@ def build_network(settings: ValueSettings, spaces: Mapping[str, Any]) -> QNetwor
     )
 
 
-def train_dqn(config: TrainConfig, run_suffix: str | None = None, **options: Any) -> TrainResult:
-    """Train a feed-forward value-based row. `options` are those of RunOptions: callbacks, env, resume_from."""
+def train_dqn(config: TrainConfig, run_suffix: str | None = None, *, rule: Rule | None = None, **options: Any) -> TrainResult:
+    """Train a feed-forward value-based row. `options` are those of RunOptions: callbacks, env, resume_from.
+
+    rule: the TD mathematics of a row of one's own, in place of the one its head asks for.
+    """
     run_options = RunOptions(run_suffix=run_suffix, **options)
     setup = prepare(config, run_options.env, small=True)
     settings = config.settings
     assert isinstance(settings, ValueSettings)  # the rows of this trainer have these
-    network = setup.build(build_network)
+    network = setup.build_network()
     view = TransitionView(gamma=settings.gamma)
-    learner = QLearner(network, view=view, rule=rule_of(settings), **learner_keywords(setup, settings))
+    learner = QLearner(network, view=view, rule=rule or rule_of(settings), **learner_keywords(setup, settings))
     buffer = PrioritizedReplayBuffer if settings.prioritized else ReplayBuffer
     replay = buffer(**replay_keywords(setup, settings))
     feed = TransitionFeed(NStepAccumulator(settings.n_step, settings.gamma, config.num_envs), replay)

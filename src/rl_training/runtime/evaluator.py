@@ -37,9 +37,11 @@ def quotas(num_episodes: int, num_envs: int) -> list[int]:
 
 
 @torch.inference_mode()
-def evaluate(network: Any, make_envs: Callable[[int], VectorEnvs], *, num_episodes: int, device: torch.device) -> Evaluation:
+def evaluate(
+    network: Any, make_envs: Callable[[int], VectorEnvs], *, num_episodes: int, device: torch.device, max_envs: int = MAX_ENVS
+) -> Evaluation:
     """`num_episodes` greedy episodes in environments of their own, made anew so that each evaluation plays the same episodes."""
-    num_envs = min(num_episodes, MAX_ENVS)
+    num_envs = min(num_episodes, max_envs)
     envs = make_envs(num_envs)
     quota = quotas(num_episodes, num_envs)
     played: list[list[tuple[float, int]]] = [[] for _ in range(num_envs)]

@@ -37,6 +37,11 @@ class Policy:
         array: Array = q_values.cpu().numpy()
         return (array[0] if single else array), state
 
+    def answer(self, obs: Any, state: CoreState | None = None, episode_start: Any = None) -> tuple[dict[str, Any], CoreState]:
+        """The greedy action for one observation with the numbers it was chosen by, as JSON can hold them, and the state carried on."""
+        q_values, state = self.q_values(read_observation(obs, self._shape, self.spaces["obs_dtype"]), state, episode_start)
+        return {"action": int(q_values.argmax()), "q_values": q_values.tolist()}, state
+
     @torch.inference_mode()
     def predict(
         self, obs: Any, state: CoreState | None = None, episode_start: Any = None, deterministic: bool = True
@@ -59,3 +64,20 @@ class Policy:
         else:
             q_values, new_state = self.network.step(obs, state, first, self.network.draw(self._generator, (len(batch),), "acting"))
         return q_values, new_state
+
+
+def read_observation(value: Any, shape: tuple[int, ...], dtype: str) -> Array:
+    """One observation from plain lists and numbers that anybody wrote: shape, finiteness and range are checked, nothing is cut off."""
+    try:
+        array = np.asarray(value, np.float64)
+    except (TypeError, ValueError):
+        raise UserError(f"must be a list of numbers of shape {shape}, got {value!r:.60}") from None
+    if array.shape != shape:
+        raise UserError(f"must have shape {shape}, got {array.shape}")
+    with np.errstate(over="ignore", invalid="ignore"):
+        read = array.astype(dtype)
+    if not np.isfinite(array).all() or not np.isfinite(read).all():
+        raise UserError(f"must be finite numbers, got {value!r:.60}")
+    if not np.issubdtype(read.dtype, np.floating) and not np.array_equal(read, array):
+        raise UserError(f"must be whole numbers that {dtype} can hold, got {value!r:.60}")
+    return read

@@ -23,6 +23,7 @@ from rl_training.experiment.checkpointing import Checkpoint, CheckpointStore, ma
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.logging import JsonlSink, Sinks, TensorBoardSink
 from rl_training.experiment.runs import RunDirectory
+from rl_training.experiment.tracking import open_trackers, require_trackers
 from rl_training.runtime.cadence import due
 from rl_training.runtime.callbacks import Callback, overriding
 from rl_training.runtime.evaluator import Evaluation
@@ -50,6 +51,8 @@ class TrainResult:
     run_dir: Path
     checkpoint_path: Path
     metrics: dict[str, float]
+    stop_reason: str | None = None
+    """Why a callback ended the run before its total; None where it took all its steps."""
 
 
 @dataclass
@@ -88,6 +91,7 @@ class Run:
         self.checkpoint_path: Path | None = None
         self._last_evaluation: tuple[int, dict[str, float]] | None = None
         self._stop_reason: str | None = None
+        self._save_asked = False
         self._signum: int | None = None
         self._elapsed_before = 0.0
         self._logged_steps = 0
@@ -100,6 +104,7 @@ class Run:
 
     def _open(self, options: RunOptions) -> None:
         """Make the run directory, or take up the one that is resumed: only now is anything written."""
+        require_trackers(self.config.trackers)
         checkpoint = options.resume_from
         if checkpoint is not None:
             try:
@@ -125,7 +130,9 @@ class Run:
         if checkpoint is not None:
             self.checkpoint_path = checkpoint.path
         purge = None if existing is None else self.clock.env_steps + 1
-        self.sinks = Sinks([JsonlSink(self.directory.path / "metrics.jsonl"), TensorBoardSink(self.directory.path, purge_step=purge)])
+        trackers = open_trackers(self.config.trackers, self.directory)
+        path = self.directory.path
+        self.sinks = Sinks([JsonlSink(path / "metrics.jsonl"), TensorBoardSink(path, purge_step=purge), *trackers])
         self._began = self._logged_at = time.perf_counter()
 
     def __enter__(self) -> Run:
@@ -133,8 +140,12 @@ class Run:
         if threading.current_thread() is threading.main_thread():
             for signum in (signal.SIGINT, signal.SIGTERM):
                 self._old_handlers[signum] = signal.signal(signum, self._on_signal)
-        for callback in self._callbacks:
-            callback.on_start(self)
+        try:
+            for callback in self._callbacks:
+                callback.on_start(self)
+        except BaseException as error:  # a callback that cannot start: `with` calls __exit__ only after __enter__ has returned
+            self.__exit__(type(error), error, error.__traceback__)
+            raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -156,6 +167,10 @@ class Run:
     def stop(self, reason: str) -> None:
         """End the run in good order after this step."""
         self._stop_reason = reason
+
+    def save_soon(self) -> None:
+        """Checkpoint when everything due at this step is done, so that a run resumed from there has nothing of this step left to do."""
+        self._save_asked = True
 
     @property
     def running(self) -> bool:
@@ -186,13 +201,14 @@ class Run:
         is_best = False
         if due(before, now, config.eval_interval):
             is_best = self.evaluate()
-        saves = due(before, now, config.checkpoint_interval) and now < self.total  # the end saves its own
+        asked, self._save_asked = self._save_asked, False
+        saves = (asked or due(before, now, config.checkpoint_interval)) and now < self.total  # the end saves its own
         if saves:
             self.checkpoint()
         if is_best:
             if not saves:  # for `best` only: without replay, and resume goes on from `latest`
                 self._save(with_replay=False, link_latest=False)
-            self.store.mark_best(now)
+            self._mark_best()
 
     # What comes due
 
@@ -254,6 +270,11 @@ class Run:
             callback.on_checkpoint(self, self.checkpoint_path)
         return self.checkpoint_path
 
+    def _mark_best(self) -> None:
+        self.store.mark_best(self.best_step)
+        for callback in self._callbacks:
+            callback.on_best(self, self.store.path(self.best_step))
+
     def _save(self, *, with_replay: bool, link_latest: bool) -> Path:
         learner = self.parts.learner.state_dict()
         model = learner.pop(self.parts.learner.model_key)
@@ -281,7 +302,9 @@ class Run:
             self.log()
         path = self.checkpoint()
         if self.best_step == now:
-            self.store.mark_best(now)
+            self._mark_best()
+        stopped = self._stop_reason if now < self.total else None
+        self.directory.update_metadata(stopped=stopped)
         replay = self.parts.replay
         metrics = {
             "global_step": now,
@@ -293,7 +316,7 @@ class Run:
             "best_step": self.best_step,
             "wall_time_s": self.elapsed,
         }
-        return TrainResult(self.directory.path, path, metrics)
+        return TrainResult(self.directory.path, path, metrics, stopped)
 
     # State
 

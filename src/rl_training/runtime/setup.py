@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +12,19 @@ import torch
 from rl_training.envs.factory import EnvSource, make_envs
 from rl_training.envs.spaces import require_spaces
 from rl_training.envs.vector import VectorEnvs
-from rl_training.errors import ConfigError
+from rl_training.errors import ConfigError, SpaceError
 from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.registry import AlgorithmSpec
 from rl_training.runtime.devices import resolve_device, resolve_threads
 from rl_training.runtime.evaluator import Evaluation, evaluate
+from rl_training.runtime.watching import Watch
+
+BACKENDS = {
+    "auto": "auto (one loop in this process)",
+    "sync": "sync (Gymnasium's SyncVectorEnv, in this process)",
+    "async": "async (Gymnasium's AsyncVectorEnv, a process for each environment)",
+    "native": "native (the environment's own vector form)",
+}
 
 
 @dataclass(frozen=True)
@@ -44,11 +53,11 @@ class Setup:
     notes: dict[str, str]
     env: EnvSource
 
-    def build(self, build_network: Callable[[Any, Mapping[str, Any]], Any]) -> Any:
-        """The network, initialised from its own seed without touching torch's global generator."""
+    def build_network(self) -> Any:
+        """The row's network, initialised from its own seed without touching torch's global generator."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seeds.network)
-            return build_network(self.config.settings, self.spaces).to(self.device)
+            return self.config.spec.build_network(self.config.settings, self.spaces).to(self.device)
 
     def evaluator(self, network: Any) -> Callable[[int], Evaluation]:
         """Number of episodes → greedy evaluation of `network` as it is then, with the training environments' statistics."""
@@ -66,18 +75,20 @@ def env_source(config: TrainConfig, env: EnvSource | None) -> EnvSource:
 
 
 def eval_envs(
-    config: TrainConfig, env: EnvSource, *, statistics: Callable[[], Any], seed: int | None = None
+    config: TrainConfig, env: EnvSource, *, statistics: Callable[[], Any], seed: int | None = None, watch: Watch | None = None
 ) -> Callable[[int], VectorEnvs]:
     """Makes evaluation environments: other episodes than training's, statistics frozen at what they are when made."""
+    env_kwargs = config.env_kwargs if watch is None else {**config.env_kwargs, "render_mode": watch.render_mode}
 
     def make(num_envs: int) -> VectorEnvs:
         envs = make_envs(
             env,
             num_envs=num_envs,
             seed=config.seed if seed is None else seed,
-            env_kwargs=config.env_kwargs,
+            env_kwargs=env_kwargs,
             seed_stream="evaluation",
             update_statistics=False,
+            watch=None if watch is None else watch.wrap,
         )
         envs.load_statistics(statistics())
         return envs
@@ -95,17 +106,26 @@ def describe_spaces(envs: VectorEnvs) -> dict[str, Any]:
     }
 
 
+def require_row_spaces(spec: AlgorithmSpec, envs: VectorEnvs) -> None:
+    """Raises SpaceError unless the row takes these environments' observations and actions."""
+    require_spaces(spec.name, envs.single_observation_space, envs.single_action_space, observations=spec.observations, actions=spec.actions)
+
+
 def prepare(config: TrainConfig, env: EnvSource | None, *, small: bool) -> Setup:
     """Make the environments and resolve every `auto`. `small` says that the network is a small MLP."""
     source = env_source(config, env)
-    spec = config.spec
     device, threads = resolve_device(config.device, small=small), resolve_threads(config.threads, small=small)
     envs = make_envs(source, num_envs=config.num_envs, seed=config.seed, env_kwargs=config.env_kwargs, vectorization=config.vectorization)
-    require_spaces(spec.name, envs.single_observation_space, envs.single_action_space, observations=spec.observations, actions=spec.actions)
+    try:
+        require_row_spaces(config.spec, envs)
+    except SpaceError:
+        envs.close()
+        raise
     torch.set_num_threads(int(threads.value))
     notes = {
         "device": f"{device.value} ({device.why})",
         "threads": f"{threads.value} ({threads.why})",
+        "vectorization": BACKENDS[config.vectorization],
         "resume": envs.resume_note or "exact on the CPU",
     }
     resolved = config.replace(device=device.value, threads=int(threads.value))

@@ -1,9 +1,8 @@
-"""What a user does with a config or a checkpoint: train, resume, evaluate, load a policy."""
+"""What a user does with a config or a checkpoint: train, resume, evaluate, predict."""
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +11,15 @@ import torch
 from rl_training.envs.factory import EnvSource, make_envs
 from rl_training.envs.normalize import ObservationNormalizer
 from rl_training.envs.wrappers import parse_wrappers
-from rl_training.errors import CheckpointError, ConfigError
+from rl_training.errors import CheckpointError, ConfigError, UserError
 from rl_training.experiment.checkpointing import Checkpoint, MissingCheckpoint, open_checkpoint
 from rl_training.experiment.config import TrainConfig, load_config
 from rl_training.runtime.callbacks import Callback
-from rl_training.runtime.evaluator import evaluate
+from rl_training.runtime.evaluator import MAX_ENVS, evaluate
 from rl_training.runtime.policy import Policy
 from rl_training.runtime.run import TrainResult
-from rl_training.runtime.setup import Seeds, describe_spaces, env_source, eval_envs
+from rl_training.runtime.setup import Seeds, describe_spaces, env_source, eval_envs, require_row_spaces
+from rl_training.runtime.watching import watching
 
 
 def train(
@@ -65,17 +65,29 @@ def resume_training(
 
 
 def evaluate_checkpoint(
-    path: str | Path, *, num_episodes: int = 20, seed: int | None = None, env: EnvSource | None = None
+    path: str | Path,
+    *,
+    num_episodes: int = 20,
+    seed: int | None = None,
+    env: EnvSource | None = None,
+    render: bool = False,
+    record: str | Path | None = None,
 ) -> dict[str, float]:
-    """Greedy episodes with a checkpoint's policy; another `seed` plays other episodes than the run's own evaluations."""
+    """Greedy episodes with a checkpoint's policy; another `seed` plays other episodes than the run's own evaluations.
+
+    `render` shows them in a window, `record` writes them to an .mp4 file; watched episodes are played one after another.
+    """
     if num_episodes < 1:
         raise ConfigError(f"the number of episodes must be at least 1, got {num_episodes}")
     checkpoint = open_checkpoint(path)
     config = checkpoint.config
     policy = _policy(checkpoint, "cpu")
     torch.set_num_threads(int(config.threads) if config.threads != "auto" else 1)
-    make = eval_envs(config, env_source(config, env), statistics=lambda: _statistics(checkpoint), seed=seed)
-    return evaluate(policy.network, make, num_episodes=num_episodes, device=torch.device("cpu")).metrics()
+    with watching(render=render, record=record, num_episodes=num_episodes) as watch:
+        make = eval_envs(config, env_source(config, env), statistics=lambda: _statistics(checkpoint), seed=seed, watch=watch)
+        max_envs = MAX_ENVS if watch is None else 1
+        evaluation = evaluate(policy.network, make, num_episodes=num_episodes, device=torch.device("cpu"), max_envs=max_envs)
+    return evaluation.metrics()
 
 
 def load_policy(path: str | Path, *, device: str = "cpu") -> Policy:
@@ -83,14 +95,45 @@ def load_policy(path: str | Path, *, device: str = "cpu") -> Policy:
     return _policy(open_checkpoint(path), device)
 
 
+def predict(path: str | Path, observations: Iterable[Any], *, device: str = "cpu") -> Iterator[dict[str, Any]]:
+    """For each observation the greedy action and its Q-values, `{"action": 1, "q_values": [...]}`, one by one as they are asked for.
+
+    An observation is what the network reads (wrappers applied, not normalised): nested lists of numbers, or `{"obs": ...,
+    "episode_start": true}`. A recurrent row carries its state from one to the next and forgets it at an episode's start.
+    """
+    policy, state = load_policy(path, device=device), None
+    for number, given in enumerate(observations, 1):
+        try:
+            obs, episode_start = _observation(given)
+            answer, state = policy.answer(obs, state, [episode_start])
+        except UserError as error:
+            raise UserError(f"observation {number} {error}") from None
+        yield answer
+
+
+def _observation(given: Any) -> tuple[Any, bool]:
+    if not isinstance(given, Mapping):
+        return given, False
+    unknown = next((key for key in given if key not in ("obs", "episode_start")), None)
+    if unknown is not None or "obs" not in given:
+        raise UserError(f"must hold obs and may hold episode_start, got {'no obs' if unknown is None else repr(unknown)}")
+    episode_start = given.get("episode_start", False)
+    if not isinstance(episode_start, bool):
+        raise UserError(f"has an episode_start that is not true or false: {episode_start!r:.60}")
+    return given["obs"], episode_start
+
+
 def fresh_policy(config: TrainConfig, env: EnvSource | None = None) -> Policy:
     """The untrained policy a run of this config would start from."""
     envs = make_envs(env_source(config, env), num_envs=1, seed=config.seed, env_kwargs=config.env_kwargs)
-    spaces = describe_spaces(envs)
-    envs.close()
+    try:
+        require_row_spaces(config.spec, envs)
+        spaces = describe_spaces(envs)
+    finally:
+        envs.close()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(Seeds.of(config.seed).network)
-        network = _network_builder(config)(config.settings, spaces)
+        network = config.spec.build_network(config.settings, spaces)
     return Policy(network, spaces, epsilon=getattr(config.settings, "epsilon_end", 0.0))
 
 
@@ -122,19 +165,13 @@ def _is_run_directory(path: Path) -> bool:
     return (path / "config.yaml").is_file()
 
 
-def _network_builder(config: TrainConfig) -> Any:
-    """`build_network(settings, spaces)` of the module that holds the row's trainer."""
-    module = importlib.import_module(config.spec.train_fn.__module__)
-    return module.build_network
-
-
 def _policy(checkpoint: Checkpoint, device: str) -> Policy:
     spaces = checkpoint.manifest.get("spaces")
     if not isinstance(spaces, dict):
         raise CheckpointError(f"{checkpoint.path / 'manifest.json'}: spaces is missing")
     config = checkpoint.config
     with torch.random.fork_rng(devices=[]):
-        network = _network_builder(config)(config.settings, spaces)
+        network = config.spec.build_network(config.settings, spaces)
     try:
         network.load_state_dict(checkpoint.load_model())
     except RuntimeError as error:

@@ -1,0 +1,112 @@
+"""The worked examples of extending: a row, a network and an environment of one's own, as scripts and on the command line."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import pytest
+import torch
+
+from command_line import Cli
+from rl_training.api import managed
+from rl_training.experiment import registry
+from rl_training.experiment.checkpointing import open_checkpoint
+from rl_training.experiment.registry import get_algorithm_spec
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(autouse=True)
+def what_examples_register_ends_with_the_test(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    tables: list[dict[str, Any]] = [registry._TABLE, managed._CLASSES, gym.registry]
+    before = [dict(table) for table in tables]
+    monkeypatch.syspath_prepend(ROOT)
+    yield
+    for table, old in zip(tables, before, strict=True):
+        table.clear()
+        table.update(old)
+    for name in [name for name in sys.modules if name.startswith("examples.")]:
+        del sys.modules[name]
+
+
+def run(example: str, folder: Path, steps: int, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Runs it as a script, in this process; the run's directory."""
+    script = str(ROOT / "examples" / f"{example}.py")
+    options = ["--total-timesteps", str(steps), "--eval-episodes", "2", "--output-dir", str(folder / "out")]
+    monkeypatch.setattr(sys, "argv", [script, *options])
+    runpy.run_path(script, run_name="__main__")
+    (made,) = (folder / "out").iterdir()
+    return made
+
+
+def test_an_environment_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    made = run("own_environment", tmp_path, 2_000, monkeypatch)
+    assert open_checkpoint(made).step == 2_000
+    # From places 0, 1 and 2 of 6 the end is 6, 5 and 4 steps away: 1 − 0.01 for each step before the last, 0.95 to 0.97.
+    assert 0.95 <= float(capsys.readouterr().out.rsplit("return: ", 1)[1].split()[0]) <= 0.97
+
+
+def test_it_can_be_named_in_a_config(cli: Cli) -> None:
+    done = cli("train", "--config", "small.yaml", "--quiet", "--set", "env_id=examples.own_environment:Corridor-v0")
+    assert done.code == 0, done.err
+    assert cli("eval", "--checkpoint", done.out.strip(), "--episodes", "1").code == 0
+
+
+def test_a_network_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = run("own_network", tmp_path, 1_100, monkeypatch)  # learning starts at 1,000
+    checkpoint = open_checkpoint(made)
+    assert checkpoint.load_training()["run"]["updates"] == 26  # multiples of 4 from 1,000 to 1,100
+    assert "torso.inlet.weight" in checkpoint.load_model()
+
+
+def test_an_algorithm_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = run("own_algorithm", tmp_path, 1_100, monkeypatch)
+    assert open_checkpoint(made).config.algo_kwargs["expectile"] == 0.6
+
+
+def test_its_rule_in_closed_form() -> None:
+    from examples.own_algorithm import ExpectileRule
+
+    # δ = 2 above, weight 0.7: L = 0.7·4 = 2.8, ∂L/∂Q = −2·0.7·2 = −2.8.  δ = −1 below, weight |0.7 − 1| = 0.3: L = 0.3, ∂L/∂Q = 0.6.
+    chosen = torch.tensor([1.0, 3.0], requires_grad=True)
+    loss = ExpectileRule(0.7).loss(chosen, torch.tensor([3.0, 2.0]))
+    torch.testing.assert_close(loss.loss, torch.tensor([2.8, 0.3]))
+    torch.testing.assert_close(loss.gradient, torch.tensor([-2.8, 0.6]))
+    torch.testing.assert_close(torch.autograd.grad(loss.loss.sum(), chosen)[0], loss.gradient)
+    torch.testing.assert_close(
+        ExpectileRule(0.7).target(torch.tensor([2.0]), torch.tensor([1.0]), torch.tensor([0.5])), torch.tensor([2.0])
+    )
+
+
+@pytest.mark.parametrize("row", ["expectile_dqn", "residual_dqn"])
+def test_rows_of_ones_own_on_the_command_line(cli: Cli, row: str) -> None:
+    module = {"expectile_dqn": "examples.own_algorithm", "residual_dqn": "examples.own_network"}[row]
+    assert f"algo '{row}' is unknown" in cli.refused("train", "--config", "small.yaml", "--set", f"algo={row}")  # not yet imported
+    small = ["--import", module, "train", "--config", "small.yaml", "--set", f"algo={row}", "--quiet"]
+    whole = cli(*small)
+    assert whole.code == 0, whole.err
+    checkpoint = whole.out.strip()
+    stopped = cli(*small, "--total-timesteps", "60", "--set", "schedule_timesteps=120").out.strip()
+    resumed = cli("--import", module, "resume", "--checkpoint", stopped, "--total-timesteps", "120", "--quiet").out.strip()
+    for name in ("model.safetensors", "training.safetensors", "replay.safetensors"):
+        assert Path(checkpoint, name).read_bytes() == Path(resumed, name).read_bytes()
+    for command in (["eval", "--episodes", "1"], ["predict", "[0, 0, 0, 0]"]):
+        assert cli("--import", module, *command, "--checkpoint", checkpoint).code == 0
+    assert row in cli("--import", module, "algos").out
+    assert get_algorithm_spec(row).summary
+    # Elsewhere, a checkpoint of a row that was not registered says so.
+    del registry._TABLE[row]
+    assert f"algorithm '{row}' is not known here (register it first)" in cli.refused("eval", "--checkpoint", checkpoint)
+
+
+def test_an_own_setting_is_checked_like_any_other(cli: Cli) -> None:
+    said = cli.refused(
+        *("--import", "examples.own_algorithm", "train", "--config", "small.yaml"),
+        *("--set", "algo=expectile_dqn", "--set", "algo_kwargs.expectile=1.5"),
+    )
+    assert said.endswith("algo_kwargs.expectile must be < 1.0, got 1.5")

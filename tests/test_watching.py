@@ -1,0 +1,117 @@
+"""`eval --record` and `--render`: what is written, and what cannot be."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from command_line import Cli
+from rl_training import DQN
+from rl_training.errors import UserError
+from rl_training.runtime.workflows import evaluate_checkpoint
+
+needs_video = pytest.mark.skipif(
+    any(importlib.util.find_spec(module) is None for module in ("moviepy", "pygame")), reason="the extra `video` is not installed"
+)
+LENGTH = 6
+
+
+@pytest.fixture
+def short(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A checkpoint whose episodes end after 6 steps: drawing and encoding take most of the time."""
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")  # pygame without a screen
+    done = cli("train", "--config", "small.yaml", "--quiet", "--set", f"env_kwargs.max_episode_steps={LENGTH}", "--total-timesteps", "30")
+    assert done.code == 0, done.err
+    return done.out.strip()
+
+
+def frames(file: Path) -> int:
+    import imageio_ffmpeg
+
+    number, _ = imageio_ffmpeg.count_frames_and_secs(str(file))
+    return int(number)
+
+
+@needs_video
+def test_episodes_are_recorded_one_after_another(cli: Cli, short: str) -> None:
+    before = set(Path().iterdir())
+    done = cli("eval", "--checkpoint", short, "--episodes", "2", "--record", "play.mp4")
+    assert done.code == 0, done.err
+    assert "eval_episodes: 2" in done.out and "eval_length_mean: 6.0" in done.out and done.out.endswith("recorded: play.mp4\n")
+    # a picture after each reset and each of the 6 steps, and nothing of a third episode
+    assert frames(Path("play.mp4")) == 2 * (LENGTH + 1)
+    assert set(Path().iterdir()) - before == {Path("play.mp4")}
+    # one episode where none are asked for; an older recording is written over
+    again = cli("eval", "--checkpoint", short, "--record", "play.mp4")
+    assert "eval_episodes: 1" in again.out and frames(Path("play.mp4")) == LENGTH + 1
+
+
+@needs_video
+def test_episodes_are_shown_in_a_window(cli: Cli, short: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    modes: list[Any] = []
+    make = gym.make
+    monkeypatch.setattr(gym, "make", lambda *args, **kwargs: modes.append(kwargs.get("render_mode")) or make(*args, **kwargs))
+    done = cli("eval", "--checkpoint", short, "--render")
+    assert done.code == 0, done.err
+    assert "eval_episodes: 1" in done.out and modes == ["human"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--record", "play.avi"], "play.avi: a recording is an .mp4 file"),
+        (["--record", "gone/play.mp4"], "gone/play.mp4: its folder does not exist"),
+        (["--record", "folder.mp4"], "folder.mp4: is a folder"),
+        (["--record", "play.mp4", "--render"], "render and record: choose one"),
+        (["--record", "play.mp4", "--episodes", "0"], "Invalid value for '--episodes'"),
+    ],
+)
+def test_bad_recordings(cli: Cli, short: str, arguments: list[str], message: str) -> None:
+    Path("folder.mp4").mkdir()
+    assert message in cli.refused("eval", "--checkpoint", short, *arguments)
+
+
+def test_without_the_extra_it_says_what_to_install(cli: Cli, short: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "moviepy" else real(name, *rest))
+    assert "pip install 'rl-training[video]'" in cli.refused("eval", "--checkpoint", short, "--record", "play.mp4")
+
+
+class Blind(gym.Env[Any, Any]):
+    """Has no pictures."""
+
+    observation_space = gym.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        self.render_mode = render_mode
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        return np.zeros(2, np.float32), 1.0, True, False, {}
+
+    def render(self) -> Any:
+        raise NotImplementedError("nothing to see")
+
+
+class Headless(Blind):
+    def __init__(self, render_mode: str | None = None) -> None:
+        self.render_mode = None
+
+
+@needs_video
+def test_an_environment_without_pictures_is_refused(tmp_path: Path) -> None:
+    small: dict[str, Any] = {"hidden_sizes": [4], "batch_size": 4, "learning_starts": 5, "eval_episodes": 1}
+    checkpoint = DQN(Blind, output_dir=tmp_path, **small).learn(10).checkpoint_path
+    with pytest.raises(UserError, match="Blind cannot be rendered: NotImplementedError: nothing to see"):
+        evaluate_checkpoint(checkpoint, num_episodes=1, env=Blind, record=tmp_path / "play.mp4")
+    with pytest.raises(UserError, match="Headless cannot be shown in a window"):
+        evaluate_checkpoint(checkpoint, num_episodes=1, env=Headless, render=True)
+    assert not list(tmp_path.glob("*.mp4")) and not list(tmp_path.glob(".recording*"))
