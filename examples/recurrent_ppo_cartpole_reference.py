@@ -1,4 +1,4 @@
-"""Recurrent PPO on CartPole without its velocities, with the shipped config: train, then evaluate greedily on fresh episodes."""
+"""Recurrent PPO (arXiv:2205.11104) on CartPole without its velocities, with the shipped config: train, then evaluate on fresh episodes."""
 
 from __future__ import annotations
 

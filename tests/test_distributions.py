@@ -71,6 +71,15 @@ def test_the_environment_gets_actions_within_its_bounds_and_the_learner_what_was
     np.testing.assert_array_equal(GAUSSIAN.mode(np.float32([[1, 2, 8, 9]])), np.float32([[1, 2]]))
 
 
+def test_a_row_is_described_in_words() -> None:
+    # softmax(0, log 3) = 1/4, 3/4
+    logits = np.float32([0, np.log(3)])
+    assert Categorical(2).describe(logits)["probabilities"] == pytest.approx([0.25, 0.75])
+    two = MultiCategorical([2, 2]).describe(np.concatenate([logits, logits[::-1]]))["probabilities"]
+    assert two[0] == pytest.approx([0.25, 0.75]) and two[1] == pytest.approx([0.75, 0.25])
+    assert GAUSSIAN.describe(np.float32([1, 2, 0, np.log(2)])) == {"mean": [1, 2], "std": pytest.approx([1, 2])}
+
+
 @pytest.mark.parametrize(
     "space",
     [

@@ -95,6 +95,13 @@ def test_the_ratio_is_one_in_the_first_minibatch() -> None:
     assert float(metrics["policy_loss"]) == pytest.approx(0, abs=1e-5)
 
 
+def test_a_rollout_of_reset_steps_alone_teaches_nothing() -> None:
+    network = network_of(**DEFAULTS)
+    rollout = Played(network, steps=1).rollout
+    rollout._host["valid"][:] = False
+    assert RecurrentPPO(network, 1e-3, 0.99).learn(rollout, global_step=0).num_gradient_steps == 0
+
+
 class FromZero(ActorCritic):
     """The recurrent network as a feed-forward one: every observation from the zero state."""
 

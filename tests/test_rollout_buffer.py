@@ -95,8 +95,8 @@ def test_minibatches_hold_every_valid_step_once_in_another_order_each_epoch() ->
     assert rollout.num_transitions == 14 and len(rollout) == 5
     items = rollout.items(advantages=rollout.field("rewards") * 2)
     epochs = []
-    for _ in range(2):
-        batches = list(rollout.minibatches(items, 5))
+    both = list(rollout.minibatches(items, 5, epochs=2))
+    for batches in (both[:3], both[3:]):
         assert [len(batch["obs"]) for batch in batches] == [5, 5, 4]
         for batch in batches:
             assert torch.equal(batch["obs"][:, 0], batch["actions"].float())
@@ -104,6 +104,8 @@ def test_minibatches_hold_every_valid_step_once_in_another_order_each_epoch() ->
         epochs.append(torch.cat([batch["actions"] for batch in batches]).tolist())
     assert sorted(epochs[0]) == sorted(epochs[1]) == sorted({10 * t + e for t in range(5) for e in range(3)} - {21})
     assert epochs[0] != epochs[1]
+    whole = list(rollout.minibatches(items, 14, epochs=3))
+    assert len(whole) == 3 and all(sorted(batch["actions"].tolist()) == sorted(epochs[0]) for batch in whole)
 
 
 @pytest.mark.parametrize(
@@ -162,9 +164,16 @@ def test_sequence_minibatches_hold_every_step_once_with_its_own_state() -> None:
     tag = torch.arange(len(sequences.env), dtype=torch.float32)
     states = (tag[None, :, None], -tag[None, :, None])
     items = rollout.items()
-    seen = []
-    batches = list(rollout.sequence_minibatches(items, sequences, states, 20))
-    assert 2 <= len(batches) <= 3
+    for size, least, most in ((20, 2, 3), (60, 1, 1)):
+        epochs = list(rollout.sequence_minibatches(items, sequences, states, size, epochs=2))
+        assert 2 * least <= len(epochs) <= 2 * most
+        total = check_sequence_batches(epochs, sequences)
+        assert total == sorted(2 * [10 * t + e for t in range(12) for e in range(5)])
+
+
+def check_sequence_batches(batches: list[Any], sequences: Any) -> list[int]:
+    """That every stretch is whole and has its own state (its number in `sequences`); the steps seen, sorted."""
+    seen: list[int] = []
     for batch in batches:
         assert batch["obs"].shape == (*batch["mask"].shape, 1)
         assert torch.equal(batch["initial_c"], -batch["initial_h"])
@@ -174,7 +183,7 @@ def test_sequence_minibatches_hold_every_step_once_with_its_own_state() -> None:
             steps = sequences.steps[:, sequence][sequences.mask[:, sequence] > 0]
             assert batch["actions"][real[:, k], k].tolist() == (10 * (steps // 5) + steps % 5).tolist()
         assert real.any(0).all() and real.any(1).all()  # no empty sequence, no row of padding alone
-    assert sorted(seen) == sorted(10 * t + e for t in range(12) for e in range(5))
+    return sorted(seen)
 
 
 def test_an_environment_that_is_lost_ends_as_at_a_time_limit() -> None:

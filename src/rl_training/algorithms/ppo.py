@@ -130,6 +130,8 @@ class PPO:
 
     def learn(self, rollout: RolloutBuffer, *, global_step: int) -> UpdateResult:
         """`update_epochs` passes over the rollout's minibatches, or fewer where `target_kl` stops them."""
+        if not rollout.num_transitions:  # nothing but reset steps
+            return UpdateResult({}, 0)
         found = self.evaluate(rollout)
         advantages = rollout.advantages(found.values, found.next_values, gamma=self.gamma, gae_lambda=self.gae_lambda)
         returns = advantages + found.values
@@ -144,8 +146,7 @@ class PPO:
         return self._result(done, fit=(returns[valid], found.values[valid]))
 
     def _epochs(self, rollout: RolloutBuffer, items: Batch) -> Iterator[Batch]:
-        for _ in range(self.update_epochs):
-            yield from rollout.minibatches(items, self.minibatch_size)
+        return rollout.minibatches(items, self.minibatch_size, epochs=self.update_epochs)
 
     @torch.no_grad()
     def evaluate(self, rollout: RolloutBuffer) -> Evaluation:

@@ -1,4 +1,4 @@
-"""Recurrent PPO: PPO on whole sequences of a network with memory, each unrolled from its true starting state."""
+"""Recurrent PPO (arXiv:2205.11104): PPO on whole sequences of a network with memory, each unrolled from its true starting state."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ class RecurrentPPO(PPO):
     def _epochs(self, rollout: RolloutBuffer, items: Batch) -> Iterator[Batch]:
         sequences = rollout.sequences()
         states = rollout.initial_states(sequences)
-        for _ in range(self.update_epochs):
-            yield from rollout.sequence_minibatches(items, sequences, states, self.minibatch_size)
+        return rollout.sequence_minibatches(items, sequences, states, self.minibatch_size, epochs=self.update_epochs)
 
     @torch.no_grad()
     def evaluate(self, rollout: RolloutBuffer) -> Evaluation:

@@ -76,4 +76,4 @@ class PPO(ManagedAlgorithm, row="ppo"):
 
 
 class RecurrentPPO(ManagedAlgorithm, row="recurrent_ppo"):
-    """PPO with a recurrent network, trained on whole sequences from their true starting state."""
+    """PPO with a recurrent network, trained on whole sequences from their true starting state (arXiv:2205.11104)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -152,15 +153,25 @@ class RolloutBuffer:
         arrays = {"obs": self.field("obs"), "actions": self.field("actions"), **more}
         return {name: torch.from_numpy(array.reshape(-1, *array.shape[2:])).to(self.device) for name, array in arrays.items()}
 
-    def minibatches(self, items: Batch, size: int) -> Iterator[Batch]:
-        """One epoch: every valid step once, in a new random order, in equal parts of at most `size` (equal to within one)."""
+    def minibatches(self, items: Batch, size: int, *, epochs: int = 1) -> Iterator[Batch]:
+        """Each epoch holds every valid step once, in a new random order, in equal parts of at most `size` (equal to within one).
+
+        A part that is the whole rollout is the same in any order, so it is made once.
+        """
         valid = np.flatnonzero(self.field("valid"))
-        order = torch.from_numpy(self._rng.permutation(valid)).to(self.device)
-        shuffled = {name: values.index_select(0, order) for name, values in items.items()}
-        begin = 0
-        for length in equal_parts(len(valid), size):
-            yield {name: values[begin : begin + length] for name, values in shuffled.items()}
-            begin += length
+        lengths = equal_parts(len(valid), size)
+        if len(lengths) == 1:
+            whole = torch.from_numpy(valid).to(self.device)
+            batch = {name: values.index_select(0, whole) for name, values in items.items()}
+            yield from itertools.repeat(batch, epochs)
+            return
+        for _ in range(epochs):
+            order = torch.from_numpy(self._rng.permutation(valid)).to(self.device)
+            shuffled = {name: values.index_select(0, order) for name, values in items.items()}
+            begin = 0
+            for length in lengths:
+                yield {name: values[begin : begin + length] for name, values in shuffled.items()}
+                begin += length
 
     def sequences(self) -> Sequences:
         """The stretches to unroll a recurrent network over, in the order (environment, time)."""
@@ -174,7 +185,7 @@ class RolloutBuffer:
         before = count[time, env] - 1  # ... before the stretch
         last = np.append(env[1:] != env[:-1], True)
         lengths = np.where(last, count[-1, env], np.append(before[1:], 0)) - before
-        offsets = np.arange(lengths.max())[:, None]
+        offsets = np.arange(lengths.max(initial=0))[:, None]
         index = (time + np.minimum(offsets, lengths - 1)) * num_envs + env
         return Sequences(index, (offsets < lengths).astype(np.float32), (time == 0) & ~starts[time, env], env)
 
@@ -184,29 +195,36 @@ class RolloutBuffer:
         picked = torch.from_numpy(sequences.env)
         return tuple((tensor[:, picked] * keep).to(self.device) for tensor in self._initial_state)
 
-    def sequence_minibatches(self, items: Batch, sequences: Sequences, states: Sequence[Tensor], size: int) -> Iterator[Batch]:
-        """One epoch of whole stretches in a new random order: [L, B, ...] with `mask`, and `initial_h`, `initial_c` where there is a state.
+    def sequence_minibatches(
+        self, items: Batch, sequences: Sequences, states: Sequence[Tensor], size: int, *, epochs: int = 1
+    ) -> Iterator[Batch]:
+        """The same with whole stretches: [L, B, ...] with `mask`, and `initial_h`, `initial_c` where there is a state.
 
-        As many minibatches as transitions would make; each takes stretches until its share of the steps is reached.
+        An epoch has as many parts as transitions would make; each takes stretches until its share of the steps is reached.
         """
         lengths = sequences.mask.sum(0).astype(np.int64)
-        order = self._rng.permutation(len(lengths))
-        done = lengths[order].cumsum()
-        parts = len(equal_parts(int(done[-1]), size))
-        # A stretch goes where the middle of its steps falls; a part may so stay empty.
-        part = ((done - lengths[order] / 2) * parts / done[-1]).astype(np.int64)
-        for k in range(parts):
-            chosen = order[part == k]
-            if len(chosen) == 0:
-                continue
-            longest = lengths[chosen].max()
+        parts = len(equal_parts(int(lengths.sum()), size))
+
+        def batch_of(chosen: Array) -> Batch:
+            longest = int(lengths[chosen].max())
             index = torch.from_numpy(sequences.steps[:longest, chosen].reshape(-1)).to(self.device)
-            shape = (longest, len(chosen))
-            batch = {name: values.index_select(0, index).view(*shape, *values.shape[1:]) for name, values in items.items()}
-            batch["mask"] = torch.from_numpy(sequences.mask[:longest, chosen]).to(self.device)
             columns = torch.from_numpy(chosen).to(self.device)
+            batch = {name: x.index_select(0, index).view(longest, len(chosen), *x.shape[1:]) for name, x in items.items()}
+            batch["mask"] = torch.from_numpy(sequences.mask[:longest, chosen]).to(self.device)
             batch |= {name: state.index_select(1, columns) for name, state in zip(("initial_h", "initial_c"), states, strict=False)}
-            yield batch
+            return batch
+
+        if parts == 1:
+            yield from itertools.repeat(batch_of(np.arange(len(lengths))), epochs)
+            return
+        for _ in range(epochs):
+            order = self._rng.permutation(len(lengths))
+            done = lengths[order].cumsum()
+            # A stretch goes where the middle of its steps falls; a part may so stay empty.
+            part = ((done - lengths[order] / 2) * parts / done[-1]).astype(np.int64)
+            for k in range(parts):
+                if (chosen := order[part == k]).size:
+                    yield batch_of(chosen)
 
     # State
 

@@ -209,7 +209,7 @@ register_algorithm(
     "recurrent_ppo",
     trainer="rl_training.runtime.recurrent_ppo_trainer:train_recurrent_ppo",
     summary="PPO with a recurrent network, on whole sequences",
-    paper="arXiv:1707.06347",
+    paper="arXiv:2205.11104",
     settings=RecurrentPPOSettings,
     actions=("discrete", "multi_discrete", "box"),
 )

@@ -49,6 +49,10 @@ class Distribution(ABC):
         return actions
 
     @abstractmethod
+    def describe(self, numbers: Array) -> dict[str, Any]:
+        """One row of numbers [P] in words a person reads, as JSON can hold them."""
+
+    @abstractmethod
     def evaluate(self, numbers: Tensor, actions: Tensor) -> Evaluated:
         """numbers: [..., P]; actions: [..., *action_shape]. Differentiable by autograd too."""
 
@@ -57,6 +61,12 @@ def _gumbel_argmax(logits: Array, rng: np.random.Generator) -> Array:
     """argmax_a (l_a − log E_a) with E_a exponential is distributed as softmax(l): no probabilities, no cumulative sum."""
     actions: Array = (logits - np.log(rng.standard_exponential(logits.shape, np.float32))).argmax(-1)
     return actions
+
+
+def _probabilities(logits: Array) -> list[float]:
+    weights = np.exp(logits.astype(np.float64) - logits.max())
+    shares: list[float] = (weights / weights.sum()).tolist()
+    return shares
 
 
 class Categorical(Distribution):
@@ -74,6 +84,9 @@ class Categorical(Distribution):
     def mode(self, numbers: Array) -> Array:
         actions: Array = numbers.argmax(-1)
         return actions
+
+    def describe(self, numbers: Array) -> dict[str, Any]:
+        return {"probabilities": _probabilities(numbers)}
 
     def evaluate(self, numbers: Tensor, actions: Tensor) -> Evaluated:
         """∂log π(a)/∂l = 1_a − p;  ∂H/∂l_j = −p_j (log p_j + H)."""
@@ -115,6 +128,9 @@ class MultiCategorical(Distribution):
     def to_env(self, actions: Array) -> Array:
         return (actions + self._start).reshape(-1, *self._shape)
 
+    def describe(self, numbers: Array) -> dict[str, Any]:
+        return {"probabilities": [_probabilities(part) for part in np.split(numbers, self._cuts)]}
+
     def evaluate(self, numbers: Tensor, actions: Tensor) -> Evaluated:
         """log π(a) = Σ_k log π_k(a_k), H = Σ_k H_k."""
         logits: Sequence[Tensor] = numbers.split(self.sizes, -1)  # type: ignore[no-untyped-call]  # torch's own
@@ -154,6 +170,9 @@ class DiagonalGaussian(Distribution):
 
     def to_env(self, actions: Array) -> Array:
         return np.clip(actions, self._low, self._high).reshape(-1, *self._shape)
+
+    def describe(self, numbers: Array) -> dict[str, Any]:
+        return {"mean": numbers[: self.dim].tolist(), "std": np.exp(numbers[self.dim :]).tolist()}
 
     def evaluate(self, numbers: Tensor, actions: Tensor) -> Evaluated:
         """z = (a − μ)/σ:  log π = Σ −z²/2 − log σ − ½ log 2π;  ∂/∂μ = z/σ,  ∂/∂log σ = z² − 1;  H = Σ log σ + ½ + ½ log 2π."""

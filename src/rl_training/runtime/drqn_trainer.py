@@ -35,7 +35,7 @@ def build_parts(setup: Setup, algorithm: type[DRQN] = DRQN) -> ValueParts:
     """What a recurrent value-based row learns with."""
     config, s = setup.config, setup.config.settings
     assert isinstance(s, RecurrentSettings)  # the rows of these trainers have these
-    network = setup.build_network()
+    network = setup.build(config.spec.build_network)
     learner = algorithm(
         network,
         gamma=s.gamma,

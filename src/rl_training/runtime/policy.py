@@ -40,17 +40,26 @@ class Policy:
         return (batch if self.normalizer is None else self.normalizer.normalize(batch)), single
 
     @torch.inference_mode()
-    def q_values(self, obs: Any, state: CoreState | None = None, episode_start: Any = None) -> tuple[Array, CoreState]:
-        """Q-values [A] or [B, A] (an actor-critic's numbers of the policy), and the state carried on."""
+    def numbers(self, obs: Any, state: CoreState | None = None, episode_start: Any = None) -> tuple[Array, CoreState]:
+        """What the network gives, [N] or [B, N]: Q-values, or the numbers of a policy; and the state carried on."""
         batch, single = self._batch(obs)
-        q_values, state = self._step(batch, state, episode_start, deterministic=True)
-        array: Array = q_values.cpu().numpy()
+        numbers, state = self._step(batch, state, episode_start, deterministic=True)
+        array: Array = numbers.cpu().numpy()
         return (array[0] if single else array), state
+
+    def q_values(self, obs: Any, state: CoreState | None = None, episode_start: Any = None) -> tuple[Array, CoreState]:
+        """Q-values [A] or [B, A], and the state carried on."""
+        if isinstance(self.network, ActorCritic):
+            raise UserError("an actor-critic has no Q-values: ask for its `numbers`")
+        return self.numbers(obs, state, episode_start)
 
     def answer(self, obs: Any, state: CoreState | None = None, episode_start: Any = None) -> tuple[dict[str, Any], CoreState]:
         """The greedy action for one observation with the numbers it was chosen by, as JSON can hold them, and the state carried on."""
-        q_values, state = self.q_values(read_observation(obs, self._shape, self.spaces["obs_dtype"]), state, episode_start)
-        return {"action": int(q_values.argmax()), "q_values": q_values.tolist()}, state
+        numbers, state = self.numbers(read_observation(obs, self._shape, self.spaces["obs_dtype"]), state, episode_start)
+        action = self.network.greedy(numbers[None])[0].tolist()
+        if isinstance(self.network, ActorCritic):
+            return {"action": action, **self.network.distribution.describe(numbers)}, state
+        return {"action": action, "q_values": numbers.tolist()}, state
 
     @torch.inference_mode()
     def predict(
@@ -76,10 +85,10 @@ class Policy:
             starts |= np.asarray(episode_start, bool)
         obs, first = torch.from_numpy(batch).to(self._device), torch.from_numpy(starts).to(self._device)
         if deterministic:
-            q_values, new_state = self.network.step(obs, state, first)
+            numbers, new_state = self.network.step(obs, state, first)
         else:
-            q_values, new_state = self.network.step(obs, state, first, self.network.draw(self._generator, (len(batch),), "acting"))
-        return q_values, new_state
+            numbers, new_state = self.network.step(obs, state, first, self.network.draw(self._generator, (len(batch),), "acting"))
+        return numbers, new_state
 
 
 def read_observation(value: Any, shape: tuple[int, ...], dtype: str) -> Array:

@@ -67,5 +67,5 @@ class LSTMActorCritic(LSTMBody, ActorCritic):
         return numbers.view(*obs.shape[:2], -1), values.view(obs.shape[:2]), gradients
 
     def step(self, obs: Tensor, state: CoreState, episode_starts: Tensor, draws: Draws = NO_DRAWS) -> tuple[Tensor, CoreState]:
-        core, state = self.unroll_core(obs[None], self.reset_state(state, episode_starts))
-        return self.heads.numbers(core[0]), state
+        core, state = self.step_core(obs, self.reset_state(state, episode_starts))
+        return self.heads.numbers(core), state

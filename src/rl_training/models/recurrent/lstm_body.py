@@ -65,3 +65,16 @@ class LSTMBody(nn.Module):
             core, (h, c) = self.lstm(features[begin:end], (h, c))
             cores.append(core)
         return torch.cat(cores), (h, c)
+
+    def step_core(self, obs: Tensor, state: CoreState) -> tuple[Tensor, LSTMState]:
+        """One step without gradient: [B, ...] → core outputs [B, H] and the state after it. Equal to `unroll_core` up to rounding.
+
+        The cell of each layer by itself: for a single step, what `nn.LSTM` prepares on the CPU costs more than the step.
+        """
+        x = self.encoder.forward(obs.flatten(1))
+        after_h, after_c = [], []
+        for weights, h, c in zip(self.lstm.all_weights, state[0], state[1], strict=True):
+            x, cell = torch.lstm_cell(x, (h, c), *weights)
+            after_h.append(x)
+            after_c.append(cell)
+        return x, (torch.stack(after_h), torch.stack(after_c))
