@@ -9,10 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+LANES = 2
+
 
 @cache
-def side_stream(device: torch.device) -> Any:
-    """The one stream on which work is put beside the rest. Make it before a capture begins."""
+def side_stream(device: torch.device, lane: int = 0) -> Any:
+    """A stream on which work is put beside the rest. It must have been made before a capture begins."""
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch's own
 
 
@@ -23,13 +25,15 @@ class Beside:
     tensors that cross streams would need the allocator's care, and there is nothing to win: launching is what takes the time there.
     """
 
-    def __init__(self, like: Tensor) -> None:
+    def __init__(self, like: Tensor, lane: int = 0) -> None:
+        """lane: works in different lanes run beside each other too."""
+        self._lane = lane
         self._device = like.device if like.is_cuda and torch.cuda.is_current_stream_capturing() else None
         self._inside: Any = None  # torch's context manager, where there is a capture
 
     def __enter__(self) -> Beside:
         if self._device is not None:
-            side = side_stream(self._device)
+            side = side_stream(self._device, self._lane)
             side.wait_stream(torch.cuda.current_stream(self._device))
             self._inside = torch.cuda.stream(side)
             self._inside.__enter__()
@@ -42,4 +46,4 @@ class Beside:
     def join(self) -> None:
         """From here on what was done inside is there."""
         if self._device is not None:
-            torch.cuda.current_stream(self._device).wait_stream(side_stream(self._device))
+            torch.cuda.current_stream(self._device).wait_stream(side_stream(self._device, self._lane))

@@ -71,13 +71,16 @@ class SequenceView:
         online_draws, target_draws = (
             net.draw(generator, (steps, batch_size), role) for net, role in ((online, "online"), (target, "target"))
         )
-        beside = Beside(obs)
+        beside, apart = Beside(obs), Beside(obs, lane=1)
+        with apart, torch.no_grad():
+            returns = n_step_returns(rewards, dones, mask, gamma=self.gamma, n_step=self.n_step)
         with beside, torch.no_grad():
             target_core, _ = target.unroll_core(obs, self.start_state(batch, target))
             next_out = target.head(target_core[1:], target_draws)  # of the observations after steps 0 … T − 1
         core, _ = online.unroll_core(obs if double_q else obs[:-1], self.start_state(batch, online))
         out = online.head(core if reused else core[:steps], online_draws)
         beside.join()
+        apart.join()
         with torch.no_grad():
             # Double-Q (arXiv:1509.06461): which network selects the next action; the target network always values it.
             if not double_q:
@@ -87,7 +90,6 @@ class SequenceView:
             else:  # as the action it would take: at its acting levels
                 select = online.head.q_values(online.head(core[1:], Draws(online_draws.noise)))
             bootstrap = take_action(next_out, select.argmax(-1))  # [T, B] or [T, B, N], for t + 1
-            returns = n_step_returns(rewards, dones, mask, gamma=self.gamma, n_step=self.n_step)
             if self.n_step > 1:
                 bootstrap = take_time(bootstrap, returns.steps)
         taus = None if online_draws.taus is None else online_draws.taus[:steps]

@@ -156,10 +156,10 @@ class FlatSampler:
         uniforms = torch.rand(batch_size, generator=self.generator, device=device, dtype=torch.float64)
         if len(self._strata) != batch_size:
             self._strata = torch.arange(batch_size, device=device, dtype=torch.float64)
-        values = (self._strata + uniforms) * (total / batch_size)
+        # A stratum's end may round up to the total, and a parallel scan may round its empty tail up by an ulp: the values stay a trillionth
+        # below the total, which only slots in use reach.
+        values = (self._strata + uniforms) * (total * ((1 - 1e-12) / batch_size))
         indices = torch.searchsorted(sums, values, right=True)
-        # The last stratum's end may round up to the total, and a parallel scan its empty tail by an ulp: the last slot in use stands there.
-        indices = indices.clamp_max(size - 1)
         drawn = self.priorities[indices]
         return indices, {"indices": indices, "weights": ((drawn.min() / drawn) ** beta).float()}
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.beside import side_stream
+from rl_training.algorithms.beside import LANES, side_stream
 from rl_training.algorithms.pure_step import draws
 from rl_training.algorithms.q_learner import LazyMetrics, QLearner
 from rl_training.algorithms.rules import RuleLoss
@@ -35,7 +35,8 @@ class Captured:
         self._generators = list({id(g): g for g in generators}.values())
         self._graph: torch.cuda.CUDAGraph | None = None
         if device.type == "cuda":
-            side_stream(device)  # none is made during a capture
+            for lane in range(LANES):
+                side_stream(device, lane)  # none is made during a capture
         self._warm_up_left = WARM_UP if device.type == "cuda" else -1
 
     def __call__(self) -> None:
