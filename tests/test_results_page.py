@@ -160,4 +160,4 @@ def test_the_readme_keeps_its_words_around_the_table(tmp_path: Path) -> None:
 
 def test_every_record_of_the_repository_can_be_read() -> None:
     records = read_records(RESULTS)
-    assert records and all(record.curve and record.best["eval_episodes"] == 100 for record in records)
+    assert records and all(record.curve and record.best["eval_episodes"] >= 100 for record in records)
