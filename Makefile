@@ -10,16 +10,17 @@ OUTPUT := runs
 # Small networks are faster on one thread, and the tests run side by side.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help install train test test-slow check format bench peers ledger reference results clean
+.PHONY: help install train test test-slow check docs format bench peers ledger reference results clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo 'make train   train DQN on CartPole and evaluate it (a few minutes)'
 	@echo 'make test    the tests          make test-slow  those that take minutes'
-	@echo 'make check   lint, format, types, import rules'
+	@echo 'make check   lint, format, types, import rules, documentation'
+	@echo 'make docs    the documentation site into site/'
 	@echo 'make format  apply the formatter'
 	@echo 'make bench   ours and the peers on the same work (installs the peers into $(PEERS))'
-	@echo 'make ledger  what every algorithm learns: the suites classic and memory, runs that are not there yet (hours; SUITE=smoke: minutes)'
+	@echo 'make ledger  what every algorithm learns: the suites classic, on_policy and memory, runs that are not there yet (hours; SUITE=smoke: minutes)'
 	@echo 'make reference  the same tasks, seeds and budgets by Stable-Baselines3 and sb3-contrib (hours)'
 	@echo 'make results docs/results.md and the table of the README, from the records of those runs'
 	@echo 'make clean   remove caches and builds (keeps $(OUTPUT)/ and $(VENV)/)'
@@ -50,11 +51,14 @@ test: $(STAMP)
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -q -n 2 -m slow
 
-check: $(STAMP)
+check: $(STAMP) docs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .
@@ -75,8 +79,9 @@ bench: $(PEERS_STAMP)
 	$(PEERS)/bin/python -m benchmarks.learner --json benchmarks/results/learner.json
 	$(PEERS)/bin/python -m benchmarks.replay --json benchmarks/results/replay.json
 	$(PEERS)/bin/python -m benchmarks.recurrent --json benchmarks/results/recurrent.json
+	$(PEERS)/bin/python -m benchmarks.on_policy --json benchmarks/results/on_policy.json
 
-SUITE := classic memory
+SUITE := classic on_policy memory
 ledger: $(STAMP)
 	set -e; for suite in $(SUITE); do $(BIN)/rl-training ledger $$suite; done
 

@@ -47,7 +47,7 @@ class ExpectileRule:
         delta = target - chosen
         weight = (self.expectile - (delta < 0).float()).abs()
         return RuleLoss(
-            weight * delta**2,
+            loss=lambda: weight * delta**2,
             gradient=lambda: -2 * weight * delta,  # ∂L/∂Q in closed form: an MLP's update then needs no autograd
             priority=lambda: delta.abs(),
             q_value=lambda: chosen,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import signal
 from pathlib import Path
 from typing import Any
@@ -127,6 +128,12 @@ def test_an_interrupted_suite_keeps_what_is_finished_and_leaves_nothing_behind(p
     started = (tmp_path / "started").read_text().split()
     assert sorted(started) == sorted(plan.name for plan in plans)  # each once, the finished one not again
     assert len(read_records(results)) == 4
+
+
+def test_a_worker_can_say_that_it_was_interrupted() -> None:
+    """Processes of a pool hand their errors over pickled; one that cannot be read back leaves the pool waiting for ever."""
+    received = pickle.loads(pickle.dumps(Interrupted("stopped at step 3", signum=15)))
+    assert isinstance(received, Interrupted) and str(received) == "stopped at step 3" and received.signum == 15
 
 
 def test_a_suite_from_the_command_line(suite_file: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,7 +22,7 @@ def config_schema() -> dict[str, Any]:
     properties["algo"] = {"enum": list(algorithm_names()), "description": "The row: rl-training algos lists them."}
     for key, description in _DESCRIPTIONS.items():
         properties[key]["description"] = description
-    properties["algo_kwargs"] = {"type": ["object", "null"]}
+    properties["algo_kwargs"] = {"type": ["object", "null"], "description": "The row's settings."}
     rows = [
         {
             "if": {"properties": {"algo": {"const": name}}, "required": ["algo"]},
@@ -30,11 +30,12 @@ def config_schema() -> dict[str, Any]:
         }
         for name in algorithm_names()
     ]
-    definitions = {**schema.get("$defs", {}), **{name: _row_schema(name) for name in algorithm_names()}}
+    definitions = {**schema.get("$defs", {}), **{name: row_schema(name) for name in algorithm_names()}}
     return {"$schema": DIALECT, **schema, "title": "A config of rl-training", "allOf": rows, "$defs": definitions}
 
 
-def _row_schema(name: str) -> dict[str, Any]:
+def row_schema(name: str) -> dict[str, Any]:
+    """What `algo_kwargs` may hold in one row."""
     spec = get_algorithm_spec(name)
     schema = _settings_schema(spec.settings)
     properties = schema["properties"]
@@ -58,14 +59,22 @@ def _settings_schema(settings: type[Settings]) -> dict[str, Any]:
 
 _DESCRIPTIONS = {
     "env_id": "A registered Gymnasium id, or module:Id.",
+    "seed": "Decides everything random of the run.",
     "total_timesteps": "Environment steps, all environments together.",
     "output_dir": "Where the run's directory is made.",
     "device": "auto, cpu, cuda, cuda:<number> or mps.",
     "num_envs": "Environments stepped side by side.",
+    "eval_episodes": "Greedy episodes an evaluation plays.",
     "eval_interval": "Environment steps between evaluations; 0: only at the end.",
     "log_interval": "Environment steps between records; 0: only at the end.",
     "checkpoint_interval": "Environment steps between checkpoints; 0: only at the end.",
+    "checkpoint_replay": "Whether a checkpoint holds the replay; without it resume fills its memory again.",
+    "keep_checkpoints": "How many are kept, beside the best one.",
+    "tags": "Words of your own, saved with the run.",
     "env_kwargs": "Keywords of the environment; wrappers is a list of named wrappers.",
     "vectorization": "auto, sync and async resume exactly; native restarts its episodes on resume.",
+    "compile": "Whether updates are compiled; auto: where the run is long enough to pay for it.",
+    "threads": "Torch's threads; auto: 1 for MLPs.",
+    "schedule_timesteps": "What schedules run over, where it is not total_timesteps: a resumed run sets it.",
     "trackers": "wandb, mlflow, or {name: {argument: value}}.",
 }

@@ -15,7 +15,7 @@ from rl_training.ledger.suites import Group, Suite, Task, load_suite, plan_group
 from rl_training.ledger.text import markdown, number, numbers
 
 BEGIN, END = "<!-- results: begin (make results) -->", "<!-- results: end -->"
-PUBLISHED = ("classic", "memory")
+PUBLISHED = ("classic", "on_policy", "memory")
 
 
 @dataclass(frozen=True)
@@ -223,21 +223,28 @@ def _provenance(records: Sequence[Record]) -> Iterator[str]:
 
 
 def overview(suites: Sequence[tuple[Suite, Tasks]], statistics: Statistics) -> str:
-    """Algorithms × tasks: the best checkpoint's interquartile mean and its interval."""
-    tasks = [(task, rows) for _, found in suites for task, rows in found if any(row.records for row in rows)]
-    titles = list(dict.fromkeys(row.title for _, rows in tasks for row in rows if row.records))
-    table = []
-    for title in titles:
-        cells = []
-        for _, rows in tasks:
-            row = next((row for row in rows if row.title == title and row.records), None)
-            cells.append(
-                ""
-                if row is None
-                else estimate(statistics.iqm(row.scores("best"))) + ("" if row.complete else f" ({len(row.records)} seeds)")
-            )
-        table.append([title, *cells])
-    return markdown(["", *[task.name for task, _ in tasks]], table)
+    """A table for each suite, algorithms × tasks: the best checkpoint's interquartile mean and its interval."""
+    tables = []
+    for suite, found in suites:
+        tasks = [(task, [row for row in rows if row.records]) for task, rows in found]
+        tasks = [(task, rows) for task, rows in tasks if rows]
+        if not tasks:
+            continue
+        titles = dict.fromkeys(row.title for _, rows in tasks for row in rows)
+        cells = [{row.title: _best(row, statistics) for row in rows} for _, rows in tasks]
+        table = [[title, *(column.get(title, "") for column in cells)] for title in titles]
+        tables.append(
+            markdown([suite.name.replace("_", "-"), *[f"{task.name}, {_thousands(task.total_timesteps)}" for task, _ in tasks]], table)
+        )
+    return "\n\n".join(tables)
+
+
+def _best(row: Row, statistics: Statistics) -> str:
+    return estimate(statistics.iqm(row.scores("best"))) + ("" if row.complete else f" ({len(row.records)} of {row.planned} seeds)")
+
+
+def _thousands(steps: int) -> str:
+    return f"{steps // 1_000}k steps" if steps % 1_000 == 0 else f"{steps} steps"
 
 
 def spliced(path: Path, table: str) -> str:

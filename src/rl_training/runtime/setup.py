@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from rl_training.envs.factory import EnvSource, make_envs
-from rl_training.envs.spaces import require_spaces
+from rl_training.envs.spaces import describe_action_space, require_spaces
 from rl_training.envs.vector import VectorEnvs
 from rl_training.errors import ConfigError, SpaceError
 from rl_training.experiment.config import TrainConfig
@@ -53,11 +53,11 @@ class Setup:
     notes: dict[str, str]
     env: EnvSource
 
-    def build_network(self) -> Any:
-        """The row's network, initialised from its own seed without touching torch's global generator."""
+    def build(self, build_network: Callable[[Any, Mapping[str, Any]], Any]) -> Any:
+        """The network (`config.spec.build_network`), initialised from its own seed without touching torch's global generator."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seeds.network)
-            return self.config.spec.build_network(self.config.settings, self.spaces).to(self.device)
+            return build_network(self.config.settings, self.spaces).to(self.device)
 
     def evaluator(self, network: Any) -> Callable[[int], Evaluation]:
         """Number of episodes → greedy evaluation of `network` as it is then, with the training environments' statistics."""
@@ -98,12 +98,9 @@ def eval_envs(
 
 def describe_spaces(envs: VectorEnvs) -> dict[str, Any]:
     """What a network needs to know of the environment, as a manifest can hold it."""
-    obs, action = envs.single_observation_space, envs.single_action_space
-    return {
-        "obs_shape": list(obs.shape or ()),
-        "obs_dtype": str(obs.dtype),
-        "num_actions": int(action.n),  # type: ignore[attr-defined]  # require_spaces has made sure that it is Discrete
-    }
+    obs, action = envs.single_observation_space, describe_action_space(envs.single_action_space)
+    counted = {"num_actions": action["n"]} if "n" in action else {}
+    return {"obs_shape": list(obs.shape or ()), "obs_dtype": str(obs.dtype), "action": action, **counted}
 
 
 def require_row_spaces(spec: AlgorithmSpec, envs: VectorEnvs) -> None:

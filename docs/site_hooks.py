@@ -1,0 +1,191 @@
+"""What the documentation site takes from the code: one page per algorithm, the tables of keys and wrappers, and the navigation.
+
+A row added to the registry, or a page added under docs/, appears by itself.
+"""
+
+from __future__ import annotations
+
+import html
+import inspect
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rl_training import api
+from rl_training.envs import wrappers
+from rl_training.experiment.config import SHIPPED_CONFIGS, TrainConfig, shipped_configs
+from rl_training.experiment.registry import AlgorithmSpec, algorithm_names, get_algorithm_spec
+from rl_training.experiment.schema import config_schema, row_schema
+
+DOCS = Path(__file__).resolve().parent
+
+# In reading order; those that are not there are left out, those that are not named here come last.
+PAGES = (
+    ("Getting started", "index.md"),
+    ("Command line", "command-line.md"),
+    ("Configuration", "configuration.md"),
+    ("Checkpoints and resume", "checkpoints.md"),
+    ("Environments and episode ends", "environments.md"),
+    ("Callbacks and trackers", "callbacks.md"),
+    ("Extending", "extending.md"),
+    ("Results", "results.md"),
+    ("Performance", "performance.md"),
+    ("From Stable-Baselines3", "migrating-from-stable-baselines3.md"),
+    ("From CleanRL", "migrating-from-cleanrl.md"),
+    ("Architecture", "architecture.md"),
+    ("Yearly sourcebook", "plans/2026-03-12-rl-yearly-sourcebook-design.md"),
+)
+
+
+# MkDocs calls these
+
+
+def on_config(config: Any) -> Any:
+    config["nav"] = navigation()
+    return config
+
+
+def on_files(files: Any, config: Any) -> Any:
+    from mkdocs.structure.files import File
+
+    for name, text in algorithm_pages().items():
+        files.append(File.generated(config, name, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    return with_tables(markdown)
+
+
+# What they say
+
+
+def navigation() -> list[dict[str, Any]]:
+    nav: list[dict[str, Any]] = [{title: file} for title, file in PAGES if (DOCS / file).exists()]
+    named = {file for _, file in PAGES}
+    others = sorted(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md"))
+    nav += [{_title(DOCS / file): file} for file in others if file not in named]
+    rows = [{name: f"algorithms/{name}.md"} for name in algorithm_names()]
+    nav.insert(3, {"Algorithms": [{"All of them": "algorithms/index.md"}, *rows]})
+    return nav
+
+
+def _title(path: Path) -> str:
+    first = path.read_text(encoding="utf-8").split("\n", 1)[0]
+    return first.removeprefix("#").strip() or path.stem
+
+
+def algorithm_pages() -> dict[str, str]:
+    """The generated pages, by their place in the site."""
+    rows = [get_algorithm_spec(name) for name in algorithm_names()]
+    return {"algorithms/index.md": _index(rows), **{f"algorithms/{row.name}.md": _page(row) for row in rows}}
+
+
+def _index(rows: Sequence[AlgorithmSpec]) -> str:
+    lines = [(f"[`{row.name}`]({row.name}.md)", row.summary, ", ".join(row.parts), _linked(row.paper)) for row in rows]
+    return (
+        "# Algorithms\n\nA variant is a row of a table: what it *is* cannot be configured away, everything else can. "
+        "`rl-training algos` prints the same.\n\n" + _table(("row", "what it is", "parts", "paper"), lines)
+    )
+
+
+def _page(row: AlgorithmSpec) -> str:
+    managed = next((kind for kind in vars(api).values() if getattr(kind, "row", None) == row.name), None)
+    configs = [name for name in shipped_configs() if name.startswith(f"{row.name}/")]
+    parts = [f"# {row.name}", f"{row.summary[0].upper()}{row.summary[1:]}." if managed is None else _linked(inspect.getdoc(managed) or "")]
+    python = "" if managed is None else f", in Python `rl_training.{managed.__name__}`"
+    parts.append(f"In a config `algo: {row.name}`{python}. Paper: {_linked(row.paper)}.")
+    identity = [(f"`{key}`", f"`{_yaml(value)}`") for key, value in row.fixed.items()]
+    identity += [(f"`{key}`", f"at least `{least}`") for key, least in row.minimum.items()]
+    if identity:
+        parts += ["## What it is", "In every config of this row; one that says otherwise is refused.", _table(("key", "value"), identity)]
+    parts.append(f"Observations: {_spaces(row.observations)}. Actions: {_spaces(row.actions)}.")
+    if configs:
+        parts += ["## Train it", f"```bash\nrl-training train --config configs/{configs[0]}\n```"]
+    if managed is not None:
+        name = managed.__name__
+        parts.append(f'```python\nfrom rl_training import {name}\n\nagent = {name}("CartPole-v1")\nagent.learn(50_000)\n```')
+    if configs:
+        parts.append("## Shipped configs")
+        for config in configs:
+            parts.append(f"`configs/{config}`\n\n```yaml\n{(SHIPPED_CONFIGS / config).read_text(encoding='utf-8').rstrip()}\n```")
+    parts += ["## Settings", f"{inspect.getdoc(row.settings)} They go under `algo_kwargs`.", _settings(row)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _settings(row: AlgorithmSpec) -> str:
+    schema = row_schema(row.name)["properties"]
+    lines = []
+    for key, field in row.settings.model_fields.items():
+        if key in row.fixed:
+            continue
+        default = row.defaults.get(key, field.default)
+        needs = " and ".join(f"`{need}`" for need in row.settings.needs(key))
+        lines.append((f"`{key}`", f"`{_yaml(default)}`", _kind(schema[key]), needs))
+    return _table(("key", "default", "takes", "only with"), lines)
+
+
+def with_tables(markdown: str) -> str:
+    """Puts generated tables where a page asks for them: `<!-- table: config -->` or `<!-- table: wrappers -->`."""
+    tables = {"config": _config_table, "wrappers": _wrapper_table}
+    return re.sub(r"<!-- table: (\w+) -->", lambda match: tables[match[1]](), markdown)
+
+
+def _config_table() -> str:
+    schema = config_schema()["properties"]
+    lines = []
+    for key, field in TrainConfig.model_fields.items():
+        default = "required" if field.is_required() else f"`{_yaml(field.get_default(call_default_factory=True))}`"
+        lines.append((f"`{key}`", default, "" if key == "algo" else _kind(schema[key]), html.escape(schema[key].get("description", ""))))
+    return _table(("key", "default", "takes", ""), lines)
+
+
+def _wrapper_table() -> str:
+    lines = []
+    for name in wrappers.wrapper_names():
+        target = wrappers._TABLE.get(name) or wrappers._ADAPTER[name]
+        arguments = [p for p in list(inspect.signature(target).parameters.values())[1:] if p.name != "update"]
+        shown = ", ".join(f"`{p.name}`" + ("" if p.default is p.empty else f" ({_yaml(p.default)})") for p in arguments)
+        lines.append((f"`{name}`", shown, (inspect.getdoc(target) or "").split("\n\n")[0].replace("\n", " ")))
+    return _table(("name", "arguments", "what it does"), lines)
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def _linked(paper: str) -> str:
+    return re.sub(r"arXiv:(\d{4}\.\d{4,5})", r"[arXiv:\1](https://arxiv.org/abs/\1)", paper)
+
+
+def _spaces(kinds: tuple[str, ...]) -> str:
+    return " or ".join(kind.replace("_", "-") for kind in kinds)
+
+
+def _yaml(value: Any) -> str:
+    """A value as a config writes it."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(_yaml(item) for item in value) + "]"
+    return str(value)
+
+
+def _kind(schema: Mapping[str, Any]) -> str:
+    """What a key takes, from its JSON schema, in a few words."""
+    if "anyOf" in schema:
+        return " or ".join(_kind(option) for option in schema["anyOf"])
+    if "enum" in schema or "const" in schema:
+        return " or ".join(f"`{_yaml(value)}`" for value in schema.get("enum", [schema.get("const")]))
+    kind = schema.get("type", "anything")
+    if isinstance(kind, list):
+        kind = kind[0]
+    if kind == "array":
+        items = schema.get("items", {})
+        return f"list of {_kind(items)}" if items.get("type") else "list"
+    bounds = {"exclusiveMinimum": ">", "minimum": "≥", "exclusiveMaximum": "<", "maximum": "≤"}
+    limits = [f"{sign} {schema[name]:g}" for name, sign in bounds.items() if name in schema and schema[name] < 2**60]
+    names = {"boolean": "true or false", "string": "text", "object": "mapping", "null": "`null`"}
+    return f"{names.get(kind, kind)} {', '.join(limits)}".strip()

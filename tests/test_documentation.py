@@ -1,0 +1,284 @@
+"""Every command, Python block and YAML block of the README and the documentation is run or checked: a stale one fails here.
+
+Runs are scaled down (a few dozen steps of small networks) by one patch of the place where every run begins; all else is as a reader
+does it, page by page, in an empty folder that holds one finished run. `runs/<run>` stands for the newest one.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import pytest
+import typer
+
+import rl_training
+from command_line import SMALL, Cli
+from rl_training.api import managed
+from rl_training.envs import wrappers
+from rl_training.experiment import registry
+from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.registry import algorithm_names, get_algorithm_spec
+from rl_training.experiment.yaml_text import parse_yaml
+from rl_training.runtime import workflows
+from rl_training.runtime.run import TrainResult
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = sorted(path.relative_to(ROOT).as_posix() for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/**/*.md")])
+MAKE_TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+PYPROJECT = (ROOT / "pyproject.toml").read_text()
+EXTRAS = set(re.findall(r"^(\w+) = \[", PYPROJECT.split("[project.optional-dependencies]")[1].split("\n[")[0], re.MULTILINE))
+ELSEWHERE = {"tensorboard", "pre-commit", "mkdocs", "wandb", "git", "cd", ".", "pytest"}  # tools of their own, not ours to run here
+
+
+class Block(NamedTuple):
+    language: str
+    text: str
+    line: int
+
+
+def blocks(text: str) -> Iterator[Block]:
+    for match in re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        yield Block(match[1], match[2], text.count("\n", 0, match.start()) + 1)
+
+
+def shell_commands(text: str) -> Iterator[str]:
+    for line in text.replace("\\\n", " ").splitlines():
+        if line.strip() and not line.lstrip().startswith("#"):
+            yield line.strip()
+
+
+def scaled_down(config: TrainConfig, done: int) -> TrainConfig:
+    """The same run, small: networks, memory and the number of steps; nothing else of the config changes."""
+    small = {"learning_starts": 20, "batch_size": 8, "buffer_capacity": 500, "features_dim": 8, "recurrent_hidden_size": 8, "num_steps": 16}
+    small |= {"train_frequency": 16, "gradient_steps": 2, "num_quantiles": 4, "minibatch_size": 16}
+    settings = config.settings.to_dict()
+    settings |= {key: min(value, settings[key]) for key, value in small.items() if key in settings}
+    if settings.get("hidden_sizes"):
+        settings["hidden_sizes"] = [8] * len(settings["hidden_sizes"])
+    total = max(done, min(config.total_timesteps, done + 48))
+    return config.replace(total_timesteps=total, schedule_timesteps=None, eval_episodes=1, eval_interval=24, algo_kwargs=settings)
+
+
+@pytest.fixture
+def reader(cli: Cli, trained: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cli]:
+    """Somebody who follows a page. What the page registers ends with it."""
+    call = workflows._call_trainer
+
+    def call_scaled_down(config: TrainConfig, **options: Any) -> TrainResult:
+        resumed = options.get("resume_from")
+        return call(scaled_down(config, 0 if resumed is None else resumed.step), **options)
+
+    monkeypatch.setattr(workflows, "_call_trainer", call_scaled_down)
+    monkeypatch.syspath_prepend(ROOT)
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    tables: list[dict[str, Any]] = [registry._TABLE, managed._CLASSES, gym.registry, wrappers._TABLE]
+    before = [dict(table) for table in tables]
+    yield cli
+    for table, old in zip(tables, before, strict=True):
+        table.clear()
+        table.update(old)
+    for name in [name for name in sys.modules if name.startswith("examples.")]:
+        del sys.modules[name]
+
+
+def with_run(text: str) -> str:
+    newest = max(Path("runs").iterdir(), key=lambda run: run.stat().st_mtime_ns)
+    return text.replace("runs/<run>", str(newest))
+
+
+def test_there_is_something_to_read() -> None:
+    assert {"train", "test", "check"} <= MAKE_TARGETS and {"dev", "video", "track"} <= EXTRAS
+    assert {"README.md", "docs/index.md", "docs/command-line.md", "docs/extending.md"} <= set(PAGES)
+    commands = [command for page in PAGES for block in blocks((ROOT / page).read_text()) for command in shell_commands(block.text)]
+    assert sum(command.startswith("rl-training ") for command in commands) > 20
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_works_when_it_is_followed(page: str, reader: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    namespace: dict[str, Any] = {"__name__": "a_page"}
+    for block in blocks((ROOT / page).read_text(encoding="utf-8")):
+        where = f"{page}, line {block.line}"
+        if block.language == "bash":
+            for command in shell_commands(block.text):
+                follow(command, where, reader, monkeypatch)
+        elif block.language == "python":
+            exec(compile(with_run(block.text), where, "exec"), namespace)
+        elif block.language == "yaml":
+            check_yaml(block.text, where)
+        else:
+            assert not re.search(r"^(rl-training|make|pip|python) ", block.text, re.MULTILINE), f"{where}: mark the block with its language"
+
+
+def follow(command: str, where: str, reader: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = shlex.split(with_run(command), comments=True)
+    if ">" in words:
+        at = words.index(">")
+        words, target = words[:at], words[at + 1]
+    else:
+        target = None
+    if "|" in words:  # what comes before it is a small tool that writes observations
+        at = words.index("|")
+        piped = subprocess.run(words[:at], capture_output=True, text=True, check=True).stdout
+        monkeypatch.setattr("sys.stdin", io.StringIO(piped))
+        words = words[at + 1 :]
+    tool, arguments = words[0], words[1:]
+    if tool == "rl-training":
+        outcome = (
+            reader(*quick(arguments)) if runs_here(arguments) else reader(*[word for word in arguments if word[0] != "-"][:1], "--help")
+        )
+        assert outcome.code == 0, f"{where}: {command}: {outcome.err}"
+        if target is not None:
+            Path(target).write_text(outcome.out)
+    else:
+        check_other(tool, arguments, f"{where}: {command}")
+
+
+def runs_here(arguments: list[str]) -> bool:
+    """Whether it is one of those that these tests know to be quick."""
+    return any(word in arguments for word in ("train", "eval", "resume", "predict", "algos", "configs", "doctor", "--version"))
+
+
+def quick(arguments: list[str]) -> list[str]:
+    if "doctor" in arguments:
+        return ["doctor", "--seconds", "0"]
+    if "--jobs" in arguments:  # in processes of their own, which the patch does not reach
+        return [*arguments, "--total-timesteps", "30", "--set", "eval_episodes=1", "--output-dir", "side-by-side"]
+    if "eval" in arguments and "--episodes" in arguments:
+        at = arguments.index("--episodes") + 1
+        return [*arguments[:at], str(min(2, int(arguments[at]))), *arguments[at + 1 :]]
+    return arguments
+
+
+def check_other(tool: str, arguments: list[str], where: str) -> None:
+    if tool == "make":
+        assert set(arguments) <= MAKE_TARGETS, where
+    elif tool == "pip":
+        extras = {extra.strip() for word in arguments for found in re.findall(r"\[(.*?)\]", word) for extra in found.split(",")}
+        assert extras <= EXTRAS, where
+    elif tool == "python":
+        script = ROOT / (arguments[1].replace(".", "/") + ".py" if arguments[0] == "-m" else arguments[0])
+        source = script.read_text(encoding="utf-8")
+        for option in (word for word in arguments[1:] if word.startswith("--")):
+            assert f'"{option.split("=")[0]}"' in source, f"{where}: {option}"
+    else:
+        assert tool in ELSEWHERE or tool in {"printf", "echo"}, f"{where}: no test knows {tool}"
+
+
+def check_yaml(text: str, where: str) -> None:
+    """A whole config, or some keys of one."""
+    values = parse_yaml(text, source=where)
+    assert isinstance(values, dict), where
+    TrainConfig.from_dict({**{key: value for key, value in SMALL.items() if key != "algo_kwargs"}, **values}, source=where)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_what_a_page_mentions_is_there(page: str) -> None:
+    """Commands, files and links inside sentences."""
+    text = re.sub(r"^```.*?^```$", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    for code in re.findall(r"`([^`\n]+)`", text):
+        if code.startswith("rl-training ") and "<" not in code:
+            check_flags(shlex.split(code)[1:], f"{page}: {code}")
+        elif code.startswith("make "):
+            assert set(code.split()[1:]) <= MAKE_TARGETS, f"{page}: {code}"
+        elif re.fullmatch(r"(examples|tests|benchmarks)/[\w/]+\.py", code):
+            assert (ROOT / code).is_file(), f"{page}: {code}"
+    for target in re.findall(r"\]\(([^)#\s]+?)(?:#[\w-]+)?\)", text):
+        if not target.startswith(("http://", "https://")) and not target.startswith("algorithms/"):
+            assert (ROOT / page).parent.joinpath(target).exists(), f"{page}: {target}"
+
+
+def check_flags(words: list[str], where: str) -> None:
+    from rl_training.cli import app
+
+    command: Any = typer.main.get_command(app)
+    known = {"--help"}
+    for word in words:
+        known |= {name for parameter in command.params for name in parameter.opts}
+        if word.startswith("-"):
+            assert word.split("=")[0] in known, f"{where}: {word}"
+        elif hasattr(command, "commands") and word in command.commands:
+            command = command.commands[word]
+        else:
+            assert not hasattr(command, "commands"), f"{where}: there is no command {word}"
+
+
+# The pages made from the registry
+
+
+def site_hooks() -> Any:
+    spec = importlib.util.spec_from_file_location("site_hooks", ROOT / "docs" / "site_hooks.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_row_has_a_page_made_from_it() -> None:
+    pages: Mapping[str, str] = site_hooks().algorithm_pages()
+    assert set(pages) == {"algorithms/index.md", *(f"algorithms/{name}.md" for name in algorithm_names())}
+    for name in algorithm_names():
+        row, page = get_algorithm_spec(name), pages[f"algorithms/{name}.md"]
+        assert "](" not in row.summary and f"[`{name}`]({name}.md)" in pages["algorithms/index.md"]
+        assert all(f"| `{key}` |" in page for key in row.settings.model_fields)
+        for block in blocks(page):
+            if block.language == "bash":
+                check_flags(shlex.split(block.text)[1:], name)
+            elif block.language == "yaml":
+                check_yaml(block.text, name)
+            else:
+                compile(block.text, name, "exec")
+
+
+def test_a_row_added_later_appears_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_TABLE", dict(registry._TABLE))
+    registry.register_algorithm("a_new_row", trainer="m:f", summary="something new", fixed={"dueling": True}, defaults={"gamma": 0.5})
+    hooks = site_hooks()
+    page = hooks.algorithm_pages()["algorithms/a_new_row.md"]
+    assert "Something new." in page and "| `dueling` | `true` |" in page and "| `gamma` | `0.5` |" in page
+    (algorithms,) = (entry["Algorithms"] for entry in hooks.navigation() if "Algorithms" in entry)
+    assert algorithms[-1] == {"a_new_row": "algorithms/a_new_row.md"}
+
+
+def test_the_navigation_has_every_page_once() -> None:
+    found = [file for entry in site_hooks().navigation() for file in entry.values() if isinstance(file, str)]
+    assert sorted(found) == sorted(path.removeprefix("docs/") for path in PAGES if path.startswith("docs/"))
+    assert found[0] == "index.md"
+
+
+def test_tables_are_put_in() -> None:
+    text = site_hooks().with_tables((ROOT / "docs" / "configuration.md").read_text() + (ROOT / "docs" / "environments.md").read_text())
+    assert "<!-- table" not in text
+    assert all(f"| `{key}` |" in text for key in (*TrainConfig.model_fields, *wrappers.wrapper_names()))
+
+
+@pytest.mark.parametrize("page", ["migrating-from-stable-baselines3.md", "migrating-from-cleanrl.md"])
+def test_what_a_migration_page_calls_ours_is_ours(page: str) -> None:
+    """Each name in the column `here` is a key, a row, a class, a wrapper, a flag or a method that exists."""
+    keys = set(TrainConfig.model_fields) | {key for name in algorithm_names() for key in get_algorithm_spec(name).settings.model_fields}
+    names = keys | set(algorithm_names()) | set(rl_training.__all__) | set(wrappers.wrapper_names()) | {"auto", "sync", "async", "linear"}
+    methods = {name for name in dir(rl_training.DQN) if not name.startswith("_")} | {"run.stop", "Callback.on_step"}
+    count = 0
+    for line in (ROOT / "docs" / page).read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split(" | ")]
+        if not line.startswith("| ") or cells[1] in ("here", "---"):
+            continue
+        for code in re.findall(r"`([^`]+)`", cells[1]):
+            name = re.split(r"[(=]", code)[0]
+            if code.startswith("rl-training ") or code.startswith("eval "):
+                check_flags(shlex.split(code.removeprefix("rl-training ")), page)
+            elif code.startswith("--"):
+                check_flags(["train", code], page)
+            elif not name.startswith("checkpoints/") and name != "n":
+                assert name in names or name in methods, f"{page}: {code}"
+            count += 1
+    assert count > 25
