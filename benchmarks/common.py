@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import statistics
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+from rl_training.ledger.machine import machine as ledger_machine
 
 Contender = Callable[[], float]
 """One measurement: runs for a while and returns its rate (per second)."""
 
-PACKAGES = ("rl-training", "torch", "numpy", "numba", "gymnasium", "stable-baselines3", "sb3-contrib", "tianshou", "cpprb")
+PEERS = ("stable-baselines3", "sb3-contrib", "tianshou", "cpprb")
 
 
 @dataclass(frozen=True)
@@ -96,31 +95,11 @@ def repeat_for(work: Callable[[int], object], seconds: float) -> Contender:
 
 
 def machine(threads: int) -> dict[str, Any]:
-    """Hardware, versions and commit: what a number needs beside it to mean anything."""
-    import torch
-
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.processor())
-    versions = {}
-    for package in PACKAGES:
-        try:
-            versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
+    """The ledger's description of this machine, with the peers' versions."""
     return {
-        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "commit": _git("rev-parse", "HEAD"),
+        **ledger_machine(threads, also=PEERS),
         # the results themselves may be new
         "uncommitted_changes": bool(_git("status", "--porcelain", "--", "src", "benchmarks", ":!benchmarks/results")),
-        "cpu": model,
-        "cores": os.cpu_count(),
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        "threads": threads,
-        "load_average": os.getloadavg(),
-        "platform": f"{platform.system()} {platform.machine()}",
-        "python": platform.python_version(),
-        "versions": versions,
     }
 
 

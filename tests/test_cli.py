@@ -19,7 +19,7 @@ from command_line import SMALL, Cli, Outcome
 from rl_training import __version__
 from rl_training.cli import load_config
 from rl_training.experiment.config import SHIPPED_CONFIGS
-from rl_training.experiment.registry import algorithm_names
+from rl_training.experiment.registry import algorithm_names, get_algorithm_spec
 
 # What it does
 
@@ -48,8 +48,11 @@ def test_train_eval_and_resume(cli: Cli, here: Path) -> None:
 @pytest.mark.parametrize("row", algorithm_names())
 def test_every_row_trains_from_its_shipped_config(cli: Cli, row: str) -> None:
     """Few steps: that each config reaches its return is the benchmark's to show."""
-    small = ["algo_kwargs.learning_starts=20", "algo_kwargs.batch_size=4", "algo_kwargs.train_frequency=8", "algo_kwargs.gradient_steps=1"]
-    sets = [part for text in (*small, "eval_episodes=1", "algo_kwargs.buffer_capacity=500") for part in ("--set", text)]
+    small = {"learning_starts": 20, "batch_size": 4, "train_frequency": 8, "gradient_steps": 1, "buffer_capacity": 500}
+    small |= {"num_steps": 4, "minibatch_size": 8}  # on-policy rows
+    known = get_algorithm_spec(row).settings.model_fields
+    texts = [f"algo_kwargs.{key}={value}" for key, value in small.items() if key in known]
+    sets = [part for text in (*texts, "eval_episodes=1") for part in ("--set", text)]
     done = cli("train", "--config", f"configs/{row}/cartpole.yaml", "--total-timesteps", "60", "--quiet", *sets)
     assert done.code == 0, done.err
     evaluated = cli("eval", "--checkpoint", done.out.strip(), "--episodes", "1")

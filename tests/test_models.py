@@ -363,10 +363,11 @@ def test_buffers_that_settings_determine_are_not_saved(kind: Any) -> None:
     assert set(network.state_dict()) == {name for name, _ in network.named_parameters()}
 
 
-@pytest.mark.parametrize("relu_last", [False, True])
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+@pytest.mark.parametrize("activate_last", [False, True])
 @pytest.mark.parametrize("depth", [1, 3])
-def test_the_hand_written_stack_has_autograd_s_gradients(relu_last: bool, depth: int) -> None:
-    from rl_training.models.stack import layer_parameters, relu_stack
+def test_the_hand_written_stack_has_autograd_s_gradients(activation: Any, activate_last: bool, depth: int) -> None:
+    from rl_training.models.stack import ACTIVATIONS, layer_parameters, linear_stack, taped_stack
 
     torch.manual_seed(0)
     layers = nn.ModuleList(nn.Linear(6, 6) for _ in range(depth))
@@ -375,16 +376,26 @@ def test_the_hand_written_stack_has_autograd_s_gradients(relu_last: bool, depth:
     def plain(x: Tensor) -> Tensor:
         for i, layer in enumerate(layers):
             x = layer(x)
-            if relu_last or i + 1 < depth:
-                x = torch.relu(x)
+            if activate_last or i + 1 < depth:
+                x = getattr(torch, activation)(x)
         return x
 
     wrt = [x, *layers.parameters()]
-    outs = [plain(x), relu_stack(x, layer_parameters(layers), relu_last=relu_last)]
+    options: Any = {"activation": ACTIVATIONS[activation], "activate_last": activate_last}
+    outs = [plain(x), linear_stack(x, layer_parameters(layers), **options)]
     torch.testing.assert_close(outs[1], outs[0])
     weights = torch.randn(2, 5, 6)
-    for mine, reference in zip(*[torch.autograd.grad((out * weights).sum(), wrt) for out in outs], strict=True):
+    gradients = [torch.autograd.grad((out * weights).sum(), wrt) for out in outs]
+    for mine, reference in zip(*gradients, strict=True):
         torch.testing.assert_close(mine, reference)
+    flat = x.detach().reshape(10, 6)
+    with torch.no_grad():
+        out, pullback = taped_stack(flat, layer_parameters(layers), **options)
+        _, spared = taped_stack(flat, layer_parameters(layers), **options, input_gradient=False)
+        (grads, grad_x), (same, nothing) = pullback(weights.reshape(10, 6)), spared(weights.reshape(10, 6))
+    torch.testing.assert_close(out, outs[0].detach().reshape(10, 6))
+    torch.testing.assert_close([grad_x.view(2, 5, 6), *grads], list(gradients[0]))
+    assert nothing.numel() == 0 and all(torch.equal(a, b) for a, b in zip(same, grads, strict=True))
 
 
 def test_a_copy_is_independent() -> None:

@@ -58,9 +58,9 @@ def test_everything_promised_is_there(package: str) -> None:
 @pytest.mark.parametrize(
     ("module", "names"),
     [
-        ("rl_training.algorithms", ["DQN", "dqn_loss"]),
-        ("rl_training.models", ["MLPQNetwork"]),
-        ("rl_training.data", ["ReplayBuffer", "PrioritizedReplayBuffer", "NStepAccumulator"]),
+        ("rl_training.algorithms", ["DQN", "dqn_loss", "PPO", "RecurrentPPO"]),
+        ("rl_training.models", ["MLPQNetwork", "MLPActorCritic", "LSTMActorCritic"]),
+        ("rl_training.data", ["ReplayBuffer", "PrioritizedReplayBuffer", "NStepAccumulator", "RolloutBuffer"]),
     ],
 )
 def test_parts(module: str, names: list[str]) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from command_line import Cli
-from rl_training import DRQN
+from rl_training import DRQN, PPO
 from rl_training.errors import UserError
 from rl_training.runtime.policy import read_observation
 from rl_training.runtime.workflows import load_policy, predict
@@ -54,6 +54,24 @@ def test_answers_come_one_by_one(trained: Path) -> None:
     assert asked == [A]
     next(given)
     assert asked == [A, B]
+
+
+@pytest.mark.parametrize(
+    ("env_id", "obs", "keys"),
+    [("CartPole-v1", A, {"action", "probabilities"}), ("Pendulum-v1", [1.0, 0.0, 0.5], {"action", "mean", "std"})],
+)
+def test_a_policy_answers_with_its_distribution(env_id: str, obs: list[float], keys: set[str], tmp_path: Path) -> None:
+    agent = PPO(env_id, output_dir=tmp_path, eval_episodes=1, hidden_sizes=(8,), num_steps=32)
+    checkpoint = agent.learn(40).checkpoint_path
+    (answer,) = predict(checkpoint, [obs])
+    assert answer.keys() == keys
+    np.testing.assert_allclose(answer["action"], agent.predict(obs)[0], rtol=1e-6)
+    if "probabilities" in keys:
+        assert sum(answer["probabilities"]) == pytest.approx(1) and answer["action"] == int(np.argmax(answer["probabilities"]))
+    else:
+        assert answer["action"] == pytest.approx(np.clip(answer["mean"], -2, 2)) and answer["std"][0] > 0
+    with pytest.raises(UserError, match="no Q-values"):
+        load_policy(checkpoint).q_values(obs)
 
 
 @pytest.fixture(scope="module")

@@ -43,7 +43,7 @@ def test_the_papers_parts_train_together(tmp_path: Path) -> None:
     result = train_r2d2(config, callbacks=[keep])
     assert result.metrics["num_updates"] == 31
     # ε_i = 0.4^(1 + 7·i/7) over 8 environments, environment 0 exploring most
-    np.testing.assert_allclose(keep.parts.actor.epsilon(300), [0.4 ** (1 + i) for i in range(8)])
+    np.testing.assert_allclose(keep.parts.actor.behaviour.epsilon(300), [0.4 ** (1 + i) for i in range(8)])
     assert keep.parts.replay.sample(4, beta=0.6)["obs"].shape == (30, 4, 2 + 2 + 1)  # position and angle, action one-hot, reward
 
 

@@ -38,8 +38,8 @@ def test_every_row_is_whole(name: str) -> None:
     assert spec.parse(settings.to_dict()) == settings
     assert spec.summary and spec.paper
     assert callable(spec.train_fn)
-    with pytest.raises(ConfigError, match=rf"algo_kwargs.batchsize is not a key of {name}; did you mean batch_size\?"):
-        spec.parse({"batchsize": 3})
+    with pytest.raises(ConfigError, match=rf"algo_kwargs.learningrate is not a key of {name}; did you mean learning_rate\?"):
+        spec.parse({"learningrate": 3})
 
 
 @pytest.mark.parametrize("name", algorithm_names())

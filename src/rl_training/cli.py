@@ -34,6 +34,7 @@ CONFIG = typer.Option(..., "--config", metavar="FILE", help="A config file, or t
 CHECKPOINT = typer.Option(..., "--checkpoint", metavar="PATH", help="A checkpoint, a file in it, or a run's directory (its latest).")
 TOTAL = typer.Option(None, "--total-timesteps", metavar="N", help="Environment steps at which training ends.")
 DEVICE = typer.Option(None, "--device", help="auto, cpu, cuda, cuda:<number> or mps.")
+RESULTS = Path("benchmarks/results/learning")
 QUIET = typer.Option(False, "--quiet", help="No progress; print only where the checkpoint is.")
 
 
@@ -233,6 +234,37 @@ def _table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
     widths = [max(len(cell) for cell in column) for column in zip(header, *rows, strict=True)]
     for row in (header, tuple("-" * width for width in widths), *rows):
         typer.echo("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+@app.command()
+def ledger(
+    suite: str = typer.Argument(..., metavar="SUITE", help="A suite file, or the name of a shipped one: smoke, classic, memory."),
+    results: Path = typer.Option(RESULTS, "--results", metavar="DIR", help="Where the records are, one JSON per run."),
+    jobs: int | None = typer.Option(None, "--jobs", min=1, help="Runs side by side (all cores if not given)."),
+    seeds: str | None = typer.Option(None, "--seeds", metavar="LIST", help="Other seeds than the suite's, such as 1,2,3 or 1-20."),
+    redo: bool = typer.Option(False, "--redo", help="Also run again what was made with another config."),
+    dry: bool = typer.Option(False, "--dry-run", help="Only say what is done and what is to do."),
+    quiet: bool = typer.Option(False, "--quiet", help="No progress."),
+) -> None:
+    """Run a suite of configs over seeds; what is done is not repeated."""
+    import os
+
+    from rl_training.ledger.commands import run_suite
+
+    for text in run_suite(suite, results=results, jobs=jobs or os.cpu_count() or 1, seeds=seeds, redo=redo, dry=dry, quiet=quiet):
+        typer.echo(text)
+
+
+@app.command()
+def report(
+    sources: list[Path] = typer.Argument(..., metavar="RESULTS_OR_RUNS...", help="Folders of runs or of the ledger's records."),
+    output: Path = typer.Option(Path("report.html"), "-o", "--output", metavar="FILE", help="The page to write."),
+    intervals: bool = typer.Option(False, "--intervals", help="Compute bootstrap intervals (extra `plots`; seconds per config)."),
+) -> None:
+    """Write one HTML page of runs: curves, tables, configs, side by side."""
+    from rl_training.ledger.report import write_report
+
+    typer.echo(write_report(sources, output, intervals=intervals))
 
 
 @configs_app.callback(invoke_without_command=True)

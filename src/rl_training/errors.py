@@ -5,6 +5,9 @@ Messages are one line and say what is wrong and where, because they are shown wi
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 
 class UserError(ValueError):
     """Bad input: exit code 2, nothing written."""
@@ -32,3 +35,6 @@ class Interrupted(RunError):
     def __init__(self, message: str, *, signum: int) -> None:
         super().__init__(message)
         self.signum = signum
+
+    def __reduce__(self) -> tuple[Any, ...]:  # a worker process hands its error to the one that started it
+        return partial(Interrupted, signum=self.signum), self.args

@@ -5,9 +5,12 @@ from rl_training.algorithms.distributional_losses import quantile_huber_loss
 from rl_training.algorithms.dqn import DQN, dqn_loss
 from rl_training.algorithms.drqn import DRQN, drqn_loss
 from rl_training.algorithms.iqn import IQN
+from rl_training.algorithms.policy_losses import clipped_surrogate, value_loss
+from rl_training.algorithms.ppo import PPO
 from rl_training.algorithms.q_learner import QLearner
 from rl_training.algorithms.qr_dqn import QRDQN
 from rl_training.algorithms.r2d2 import R2D2, r2d2_loss
+from rl_training.algorithms.recurrent_ppo import RecurrentPPO
 from rl_training.algorithms.rules import make_rule
 
 __all__ = [
@@ -15,12 +18,16 @@ __all__ = [
     "DQN",
     "DRQN",
     "IQN",
+    "PPO",
     "QRDQN",
     "R2D2",
     "QLearner",
+    "RecurrentPPO",
+    "clipped_surrogate",
     "dqn_loss",
     "drqn_loss",
     "make_rule",
     "quantile_huber_loss",
     "r2d2_loss",
+    "value_loss",
 ]

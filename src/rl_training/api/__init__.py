@@ -7,6 +7,7 @@ from rl_training.api.algorithms import (
     DQN,
     DRQN,
     IQN,
+    PPO,
     QRDQN,
     R2D2,
     DoubleDQN,
@@ -16,6 +17,7 @@ from rl_training.api.algorithms import (
     NStepDQN,
     PrioritizedDQN,
     RainbowDQN,
+    RecurrentPPO,
 )
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.registry import register_algorithm
@@ -26,6 +28,7 @@ __all__ = [
     "DQN",
     "DRQN",
     "IQN",
+    "PPO",
     "QRDQN",
     "R2D2",
     "Callback",
@@ -37,6 +40,7 @@ __all__ = [
     "NoisyDQN",
     "PrioritizedDQN",
     "RainbowDQN",
+    "RecurrentPPO",
     "SaveBest",
     "StopAtReturn",
     "TrainConfig",

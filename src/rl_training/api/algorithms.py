@@ -9,6 +9,7 @@ __all__ = [
     "DQN",
     "DRQN",
     "IQN",
+    "PPO",
     "QRDQN",
     "R2D2",
     "DoubleDQN",
@@ -18,6 +19,7 @@ __all__ = [
     "NoisyDQN",
     "PrioritizedDQN",
     "RainbowDQN",
+    "RecurrentPPO",
 ]
 
 
@@ -67,3 +69,11 @@ class DRQN(ManagedAlgorithm, row="drqn"):
 
 class R2D2(ManagedAlgorithm, row="r2d2"):
     """Recurrent double Q-learning on prioritized sequences (Kapturowski et al., ICLR 2019)."""
+
+
+class PPO(ManagedAlgorithm, row="ppo"):
+    """Clipped policy gradient on fresh rollouts (arXiv:1707.06347)."""
+
+
+class RecurrentPPO(ManagedAlgorithm, row="recurrent_ppo"):
+    """PPO with a recurrent network, trained on whole sequences from their true starting state (arXiv:2205.11104)."""

@@ -15,6 +15,7 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
+from rl_training.envs import chain as _chain  # noqa: F401  (importing it registers rl_training/Chain-v0 and rl_training/MemoryChain-v0)
 from rl_training.envs.episodes import ReplayableEpisodes
 from rl_training.envs.memory import POPGYM_PREFIX, import_popgym  # importing it registers rl_training/TMaze-v0
 from rl_training.envs.normalize import ObservationNormalizer, RewardNormalizer

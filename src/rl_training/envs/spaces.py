@@ -45,6 +45,19 @@ def require_spaces(
         )
 
 
+def describe_action_space(space: gym.Space[Any]) -> dict[str, Any]:
+    """What a policy needs to know of the actions, as a manifest can hold it; only the kind where no row acts in such a space."""
+    if isinstance(space, spaces.Discrete):
+        return {"kind": "discrete", "n": int(space.n)}
+    if isinstance(space, spaces.MultiDiscrete):
+        nvec, start = ([int(n) for n in np.ravel(values)] for values in (space.nvec, space.start))
+        return {"kind": "multi_discrete", "shape": list(space.shape), "nvec": nvec, "start": start}
+    if isinstance(space, spaces.Box):
+        low, high = ([float(bound) for bound in np.ravel(bounds)] for bounds in (space.low, space.high))
+        return {"kind": "box", "shape": list(space.shape), "low": low, "high": high}
+    return {"kind": type(space).__name__}
+
+
 def _kinds(space: gym.Space[Any]) -> set[str]:
     if isinstance(space, spaces.Box):
         kinds = {"box"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import numbers
 import os
 import re
@@ -251,15 +252,20 @@ def load_config(path: str | Path, overrides: Iterable[Override | str] = ()) -> T
         text = found.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read ({error})") from None
-    values = parse_yaml(text, source=str(path))
+    return build_config(parse_yaml(text, source=str(path)), overrides, source=str(path))
+
+
+def build_config(values: Any, overrides: Iterable[Override | str] = (), *, source: str) -> TrainConfig:
+    """The config in `values` (they are not changed), changed by `overrides`; an error says `source`, or the override it came from."""
     changes = [parse_override(each) if isinstance(each, str) else each for each in overrides]
     if isinstance(values, dict):
+        values = copy.deepcopy(values)
         for change in changes:
             _apply(values, change)
     try:
-        return TrainConfig.from_dict(values, source=str(path))
+        return TrainConfig.from_dict(values, source=source)
     except ConfigError as error:
-        message = str(error).removeprefix(f"{path}: ")
+        message = str(error).removeprefix(f"{source}: ")
         for change in reversed(changes):  # the message begins with the key: say who set it
             if message.startswith((f"{change.key} ", f"{change.key}.")):
                 raise ConfigError(f"{change.origin}: {message}") from None

@@ -13,7 +13,7 @@ from typing import Any
 
 from rl_training.errors import ConfigError
 from rl_training.experiment.explain import did_you_mean
-from rl_training.experiment.settings import RecurrentSettings, Settings, ValueSettings
+from rl_training.experiment.settings import PPOSettings, RecurrentPPOSettings, RecurrentSettings, Settings, ValueSettings
 
 
 @dataclass(frozen=True)
@@ -196,4 +196,20 @@ register_algorithm(
     fixed={"prioritized": True},
     # the paper's: double-Q, α and a constant β; burn-in, overlap, rescaling and n-step are options
     defaults={"double_q": True, "prioritized_alpha": 0.9, "prioritized_beta_start": 0.6, "prioritized_beta_end": 0.6},
+)
+register_algorithm(
+    "ppo",
+    trainer="rl_training.runtime.ppo_trainer:train_ppo",
+    summary="clipped policy gradient on fresh rollouts",
+    paper="arXiv:1707.06347",
+    settings=PPOSettings,
+    actions=("discrete", "multi_discrete", "box"),
+)
+register_algorithm(
+    "recurrent_ppo",
+    trainer="rl_training.runtime.recurrent_ppo_trainer:train_recurrent_ppo",
+    summary="PPO with a recurrent network, on whole sequences",
+    paper="arXiv:2205.11104",
+    settings=RecurrentPPOSettings,
+    actions=("discrete", "multi_discrete", "box"),
 )

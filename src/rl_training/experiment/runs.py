@@ -133,13 +133,16 @@ def _describe(config: TrainConfig, command: Sequence[str]) -> dict[str, Any]:
         "created": datetime.now().astimezone().isoformat(timespec="seconds"),
         "command": list(command),
         "versions": versions(),
-        "git": _git(),
+        "git": git_state(),
         "hardware": _hardware(config.device),
     }
 
 
-def _git() -> dict[str, Any] | None:
-    """The commit of the working directory, and whether files differ from it; None outside a repository."""
+def git_state() -> dict[str, Any] | None:
+    """The commit of the working directory, and whether files differ from it.
+
+    Outside a repository the variable RL_TRAINING_COMMIT can say it (a copy of a working tree on another machine); None where it does not.
+    """
 
     def ask(*arguments: str) -> str:
         return subprocess.run(("git", *arguments), capture_output=True, text=True, timeout=5, check=True).stdout.strip()
@@ -147,7 +150,8 @@ def _git() -> dict[str, Any] | None:
     try:
         return {"commit": ask("rev-parse", "HEAD"), "dirty": bool(ask("status", "--porcelain", "--untracked-files=no"))}
     except (OSError, subprocess.SubprocessError):
-        return None
+        told = os.environ.get("RL_TRAINING_COMMIT")
+        return {"commit": told, "dirty": None} if told else None
 
 
 def _hardware(device: str) -> dict[str, Any]:

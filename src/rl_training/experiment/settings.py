@@ -164,3 +164,40 @@ class RecurrentSettings(ValueSettings):
         if self.buffer_capacity < length:
             raise ValueError(f"buffer_capacity must be >= sequence_length, got {self.buffer_capacity} and {length}")
         return self
+
+
+class PPOSettings(Settings):
+    """PPO. A rollout is `num_steps` of each environment; minibatches hold at most `minibatch_size` of its steps, in equal parts."""
+
+    learning_rate: Positive = 3e-4
+    lr_schedule: Literal["constant", "linear"] = "constant"
+    learning_rate_end: Annotated[NonNegative, Needs("lr_schedule", ("linear",))] = 0.0
+    adam_eps: Positive = 1e-5
+    gamma: Unit = 0.99
+    num_steps: Count = 2_048
+    update_epochs: Count = 10
+    minibatch_size: Count = 64
+    gae_lambda: Unit = 0.95
+    clip_coef: Positive = 0.2
+    clip_schedule: Literal["constant", "linear"] = "constant"  # linear: to 0 at the end
+    ent_coef: NonNegative = 0.0
+    vf_coef: NonNegative = 0.5
+    vf_clip: Positive | None = None
+    target_kl: Positive | None = None  # a rollout's epochs stop at 1.5 times this
+    normalize_advantage: bool = True
+    max_grad_norm: Positive | None = 0.5
+    hidden_sizes: Sizes = (64, 64)
+    activation: Literal["relu", "tanh"] = "tanh"
+    log_std_init: float = 0.0  # Box actions only: the logarithm of the standard deviation to start with
+
+
+class RecurrentPPOSettings(PPOSettings):
+    """Recurrent PPO: encoder (`hidden_sizes`, `features_dim`), LSTM, heads (`head_hidden_sizes`). Sequences are what an episode did within
+    a rollout, so `num_steps` bounds their length."""
+
+    num_steps: Count = 128
+    hidden_sizes: Sizes = ()
+    features_dim: Count | None = 64  # None: no such layer
+    head_hidden_sizes: Sizes = ()
+    recurrent_hidden_size: Count = 64
+    recurrent_num_layers: Count = 1

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rl_training.models.stack import Pullback, layer_parameters, relu_stack, taped_stack
+from rl_training.models.stack import RELU, Activation, Pullback, layer_parameters, linear_stack, taped_stack
 
 
 class NoisyLinear(nn.Module):
@@ -50,13 +50,21 @@ def factorised_noise(shape: Sequence[int], generator: torch.Generator, device: t
 
 
 class Stream(nn.Module):
-    """`hidden_sizes` ReLU layers and a linear output; all of them noisy if `noisy_sigma` is given.
+    """`hidden_sizes` layers with an activation (ReLU) and a linear output; all of them noisy if `noisy_sigma` is given.
 
     `noise_dim` numbers of noise feed the whole stream: (in, out) of each layer, one after the other.
     """
 
-    def __init__(self, in_dim: int, hidden_sizes: Sequence[int], out_dim: int, noisy_sigma: float | None = None) -> None:
+    def __init__(
+        self,
+        in_dim: int,
+        hidden_sizes: Sequence[int],
+        out_dim: int,
+        noisy_sigma: float | None = None,
+        activation: Activation = RELU,
+    ) -> None:
         super().__init__()
+        self._activation = activation
         sizes = [in_dim, *hidden_sizes, out_dim]
         pairs = list(itertools.pairwise(sizes))
         self.layers = nn.ModuleList(nn.Linear(i, o) if noisy_sigma is None else NoisyLinear(i, o, noisy_sigma) for i, o in pairs)
@@ -67,30 +75,30 @@ class Stream(nn.Module):
 
     def forward(self, x: Tensor, noise: Tensor | None = None) -> Tensor:
         if noise is None or not self._noise_sizes:  # a noisy layer without noise is its mean
-            return relu_stack(x, self._params, relu_last=False)
+            return linear_stack(x, self._params, activation=self._activation, activate_last=False)
         eps = noise.split(self._noise_sizes, dim=-1)  # type: ignore[no-untyped-call]  # torch's own
         if noise.ndim == 1:  # one draw for all rows: the noisy weights are built once, and the pass is a plain one
-            return relu_stack(x, self._noisy_parameters(eps), relu_last=False)
+            return linear_stack(x, self._noisy_parameters(eps), activation=self._activation, activate_last=False)
         last = len(self.layers) - 1
         for i, layer in enumerate(self.layers):
             x = layer(x, eps[2 * i], eps[2 * i + 1])
             if i < last:
-                x = torch.relu(x)
+                x = self._activation.apply(x)
         return x
 
-    def taped(self, x: Tensor, noise: Tensor | None = None) -> tuple[Tensor, Pullback]:
+    def taped(self, x: Tensor, noise: Tensor | None = None, *, input_gradient: bool = True) -> tuple[Tensor, Pullback]:
         """The same with its gradient by hand, in the order of `parameters()`; noise as one draw for all rows.
 
         With W = μ_w + σ_w ⊙ E, E = ε_out ε_inᵀ:  ∂L/∂μ_w = ∂L/∂W  and  ∂L/∂σ_w = ∂L/∂W ⊙ E; likewise for b with ε_out.
         """
         if not self._noise_sizes:
-            return taped_stack(x, self._params, relu_last=False)
+            return taped_stack(x, self._params, activation=self._activation, activate_last=False, input_gradient=input_gradient)
         if noise is None:
-            out, plain = taped_stack(x, self._params, relu_last=False)
+            out, plain = taped_stack(x, self._params, activation=self._activation, activate_last=False)
             eps: Sequence[Tensor] = [torch.zeros(size, device=x.device) for size in self._noise_sizes]
         else:
             eps = noise.split(self._noise_sizes, dim=-1)  # type: ignore[no-untyped-call]  # torch's own
-            out, plain = taped_stack(x, self._noisy_parameters(eps), relu_last=False)
+            out, plain = taped_stack(x, self._noisy_parameters(eps), activation=self._activation, activate_last=False)
 
         def pullback(grad: Tensor) -> tuple[list[Tensor], Tensor]:
             grads, grad_x = plain(grad)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +11,9 @@ from torch import Tensor, nn
 from rl_training.models.heads import NO_DRAWS, Draws, Head
 from rl_training.models.layers import factorised_noise
 from rl_training.models.torsos import MLPTorso
+
+if TYPE_CHECKING:
+    from rl_training.types import Array
 
 Role: TypeAlias = Literal["online", "target", "acting"]
 CoreState: TypeAlias = tuple[Tensor, ...]
@@ -43,6 +46,11 @@ class Drawing(nn.Module):
             shape = (batch_shape[-1], head.noise_dim) if role == "acting" else (head.noise_dim,)
             noise = factorised_noise(shape, generator, device)
         return Draws(noise, head.draw_taus(batch_shape, role, generator, device))
+
+    def greedy(self, numbers: Array) -> Array:
+        """The best actions [...] of the Q-values [..., A] that `step` gave."""
+        actions: Array = numbers.argmax(-1)
+        return actions
 
 
 class QNetwork(Drawing):

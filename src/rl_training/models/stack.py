@@ -1,4 +1,4 @@
-"""A stack of linear layers with ReLU between them, called on the bare parameters, and its gradient by hand.
+"""A stack of linear layers with ReLU or tanh between them, called on the bare parameters, and its gradient by hand.
 
 At the size of these networks the calls of nested modules show beside the products they make, and so does each node that autograd
 records and replays. A *taped* pass keeps what the gradient needs and hands back a `pullback`: the same products as autograd's, without
@@ -8,14 +8,28 @@ its nodes. (Measured and left: the same inside an `autograd.Function`. The engin
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 Pullback: TypeAlias = Callable[[Tensor], tuple[list[Tensor], Tensor]]
-"""∂L/∂output → the gradients of W₁, b₁, W₂, b₂, …, and ∂L/∂input before any ReLU that made the input."""
+"""∂L/∂output → the gradients of W₁, b₁, W₂, b₂, …, and ∂L/∂input before any activation that made the input."""
+
+
+class Activation(NamedTuple):
+    """A nonlinearity whose derivative its output tells, so that a tape keeps one tensor a layer."""
+
+    apply: Callable[[Tensor], Tensor]
+    apply_: Callable[[Tensor], Tensor]  # in place
+    backward: Callable[[Tensor, Tensor], Tensor]  # (∂L/∂output, output) → ∂L/∂input
+
+
+ActivationName: TypeAlias = Literal["relu", "tanh"]
+RELU = Activation(torch.relu, torch.relu_, lambda grad, out: grad * out.sign())  # 1 where it let through, else 0
+TANH = Activation(torch.tanh, torch.tanh_, lambda grad, out: torch.addcmul(grad, grad * out, out, value=-1))  # 1 − tanh²
+ACTIVATIONS: dict[ActivationName, Activation] = {"relu": RELU, "tanh": TANH}
 
 
 def layer_parameters(layers: nn.ModuleList) -> tuple[Any, ...]:
@@ -23,39 +37,43 @@ def layer_parameters(layers: nn.ModuleList) -> tuple[Any, ...]:
     return tuple(parameter for layer in layers for parameter in (layer.weight, layer.bias))
 
 
-def relu_stack(x: Tensor, params: Sequence[Tensor], *, relu_last: bool) -> Tensor:
-    """[..., in] → [..., out] through the layers W₁, b₁, W₂, b₂, …, with ReLU after each (after the last one if `relu_last`)."""
+def linear_stack(x: Tensor, params: Sequence[Tensor], *, activation: Activation = RELU, activate_last: bool) -> Tensor:
+    """[..., in] → [..., out] through the layers W₁, b₁, W₂, b₂, …, with the activation after each (the last one if `activate_last`)."""
     last = len(params) - 2
     for i in range(0, len(params), 2):
         x = F.linear(x, params[i], params[i + 1])
-        if relu_last or i < last:
-            x = torch.relu(x)
+        if activate_last or i < last:
+            x = activation.apply(x)
     return x
 
 
-def taped_stack(x: Tensor, params: Sequence[Tensor], *, relu_last: bool) -> tuple[Tensor, Pullback]:
-    """`relu_stack` of [B, in] with its pullback; to be called without autograd.
+def taped_stack(
+    x: Tensor, params: Sequence[Tensor], *, activation: Activation = RELU, activate_last: bool, input_gradient: bool = True
+) -> tuple[Tensor, Pullback]:
+    """`linear_stack` of [B, in] with its pullback; to be called without autograd.
 
-    With g = ∂L/∂(Wx + b):  ∂L/∂W = gᵀx,  ∂L/∂b = Σ_B g,  ∂L/∂x = gW, and a ReLU lets g through where its output is positive.
+    With g = ∂L/∂(Wx + b):  ∂L/∂W = gᵀx,  ∂L/∂b = Σ_B g,  ∂L/∂x = gW, and an activation scales g by its derivative. Where nothing below
+    learns, `input_gradient=False` spares the last product, and an empty tensor stands for it.
     """
     inputs = []
     last = len(params) - 2
     for i in range(0, len(params), 2):
         inputs.append(x)
         x = F.linear(x, params[i], params[i + 1])
-        if relu_last or i < last:
-            x = x.relu_()
+        if activate_last or i < last:
+            x = activation.apply_(x)
     out = x
 
     def pullback(grad: Tensor) -> tuple[list[Tensor], Tensor]:
         grads: list[Tensor] = []
-        if relu_last and inputs:
-            grad = grad * out.sign()  # of a ReLU's output: 1 where it let through, else 0
+        if activate_last and inputs:
+            grad = activation.backward(grad, out)
         for i in range(len(inputs) - 1, -1, -1):
             grads += [grad.sum(0), grad.t().mm(inputs[i])]
-            grad = grad.mm(params[2 * i])
             if i > 0:
-                grad.mul_(inputs[i].sign())
+                grad = activation.backward(grad.mm(params[2 * i]), inputs[i])
+            else:
+                grad = grad.mm(params[0]) if input_gradient else grad.new_empty(0)
         grads.reverse()
         return grads, grad
 

@@ -49,8 +49,8 @@ def evaluate(
     try:
         obs, is_first, state = envs.reset(), np.ones(num_envs, bool), network.initial_state(num_envs)
         while open_envs:
-            q_values, state = network.step(torch.from_numpy(obs).to(device), state, torch.tensor(is_first, device=device))
-            step = envs.step(q_values.argmax(-1).cpu().numpy())
+            numbers, state = network.step(torch.from_numpy(obs).to(device), state, torch.tensor(is_first, device=device))
+            step = envs.step(network.greedy(numbers.cpu().numpy()))
             for env_index, episode_return, length in step.episodes:
                 if len(played[env_index]) < quota[env_index]:
                     played[env_index].append((episode_return, length))

@@ -8,17 +8,27 @@ import numpy as np
 import torch
 
 from rl_training.errors import UserError
-from rl_training.models.q_network import CoreState, epsilon_greedy
+from rl_training.models.actor_critic import ActorCritic
+from rl_training.models.q_network import CoreState
+from rl_training.runtime.behaviour import Behaviour, EpsilonGreedy, Sampling
 from rl_training.types import Array
 
 
 class Policy:
-    """Greedy (or ε-greedy) actions of a Q-network, one observation or a batch; the recurrent state goes in and comes out."""
+    """Actions of a network, one observation or a batch; the recurrent state goes in and comes out.
+
+    Deterministic ones are the best or likeliest; others are ε-greedy for a Q-network and drawn from the policy for an actor-critic.
+    """
 
     def __init__(self, network: Any, spaces: dict[str, Any], *, epsilon: float = 0.0, normalizer: Any = None, seed: int = 0) -> None:
         self.network, self.spaces, self.epsilon, self.normalizer = network.eval(), spaces, epsilon, normalizer
         self._device = next(network.parameters()).device
         self._generator = torch.Generator(self._device).manual_seed(seed)
+        self._behaviour: Behaviour
+        if isinstance(network, ActorCritic):
+            self._behaviour = Sampling(network.distribution, seed=seed)
+        else:
+            self._behaviour = EpsilonGreedy(lambda _: epsilon, num_actions=spaces["num_actions"], learning_starts=0, seed=seed)
         self._shape = tuple(spaces["obs_shape"])
 
     def _batch(self, obs: Any) -> tuple[Array, bool]:
@@ -30,27 +40,42 @@ class Policy:
         return (batch if self.normalizer is None else self.normalizer.normalize(batch)), single
 
     @torch.inference_mode()
+    def numbers(self, obs: Any, state: CoreState | None = None, episode_start: Any = None) -> tuple[Array, CoreState]:
+        """What the network gives, [N] or [B, N]: Q-values, or the numbers of a policy; and the state carried on."""
+        batch, single = self._batch(obs)
+        numbers, state = self._step(batch, state, episode_start, deterministic=True)
+        array: Array = numbers.cpu().numpy()
+        return (array[0] if single else array), state
+
     def q_values(self, obs: Any, state: CoreState | None = None, episode_start: Any = None) -> tuple[Array, CoreState]:
         """Q-values [A] or [B, A], and the state carried on."""
-        batch, single = self._batch(obs)
-        q_values, state = self._step(batch, state, episode_start, deterministic=True)
-        array: Array = q_values.cpu().numpy()
-        return (array[0] if single else array), state
+        if isinstance(self.network, ActorCritic):
+            raise UserError("an actor-critic has no Q-values: ask for its `numbers`")
+        return self.numbers(obs, state, episode_start)
 
     def answer(self, obs: Any, state: CoreState | None = None, episode_start: Any = None) -> tuple[dict[str, Any], CoreState]:
         """The greedy action for one observation with the numbers it was chosen by, as JSON can hold them, and the state carried on."""
-        q_values, state = self.q_values(read_observation(obs, self._shape, self.spaces["obs_dtype"]), state, episode_start)
-        return {"action": int(q_values.argmax()), "q_values": q_values.tolist()}, state
+        numbers, state = self.numbers(read_observation(obs, self._shape, self.spaces["obs_dtype"]), state, episode_start)
+        action = self.network.greedy(numbers[None])[0].tolist()
+        if isinstance(self.network, ActorCritic):
+            return {"action": action, **self.network.distribution.describe(numbers)}, state
+        return {"action": action, "q_values": numbers.tolist()}, state
 
     @torch.inference_mode()
     def predict(
         self, obs: Any, state: CoreState | None = None, episode_start: Any = None, deterministic: bool = True
     ) -> tuple[Any, CoreState]:
-        """Actions (a number for one observation, [B] for a batch) and the state to pass in next time: () for a feed-forward network."""
+        """Actions as the environment takes them (one for one observation, [B, ...] for a batch; a Discrete one is an int) and the state to
+        pass in next time: () for a feed-forward network."""
         batch, single = self._batch(obs)
-        q_values, state = self._step(batch, state, episode_start, deterministic)
-        actions = epsilon_greedy(q_values, 0.0 if deterministic else self.epsilon, self._generator).cpu().numpy()
-        return (int(actions[0]) if single else actions), state
+        numbers, state = self._step(batch, state, episode_start, deterministic)
+        if deterministic:
+            actions = self.network.greedy(numbers.cpu().numpy())
+        else:
+            self._behaviour.begin(0, len(batch))
+            actions = self._behaviour.to_env(self._behaviour.choose(numbers.cpu().numpy()))
+        one = int(actions[0]) if actions.ndim == 1 else actions[0]
+        return (one if single else actions), state
 
     def _step(self, batch: Array, state: CoreState | None, episode_start: Any, deterministic: bool) -> tuple[torch.Tensor, CoreState]:
         if state is None:
@@ -60,10 +85,10 @@ class Policy:
             starts |= np.asarray(episode_start, bool)
         obs, first = torch.from_numpy(batch).to(self._device), torch.from_numpy(starts).to(self._device)
         if deterministic:
-            q_values, new_state = self.network.step(obs, state, first)
+            numbers, new_state = self.network.step(obs, state, first)
         else:
-            q_values, new_state = self.network.step(obs, state, first, self.network.draw(self._generator, (len(batch),), "acting"))
-        return q_values, new_state
+            numbers, new_state = self.network.step(obs, state, first, self.network.draw(self._generator, (len(batch),), "acting"))
+        return numbers, new_state
 
 
 def read_observation(value: Any, shape: tuple[int, ...], dtype: str) -> Array:

@@ -17,6 +17,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 import numpy as np
+import torch
 
 from rl_training.errors import CheckpointError, Interrupted, RunError, UserError
 from rl_training.experiment.checkpointing import Checkpoint, CheckpointStore, manifest_of
@@ -335,6 +336,8 @@ class Run:
             "best_step": self.best_step,
             "last_evaluation": None if self._last_evaluation is None else list(self._last_evaluation),
             "logged_steps": self._logged_steps,
+            # An on-policy run logs its last update for many steps: a resumed one must go on doing so.
+            "last_metrics": None if self.last_result is None else {name: float(x) for name, x in self.last_result.metrics.items()},
             "elapsed": self.elapsed,
         }
 
@@ -349,6 +352,8 @@ class Run:
         self.best_mean, self.best_step = state["best_mean"], int(state["best_step"])
         self._last_evaluation = None if state["last_evaluation"] is None else (state["last_evaluation"][0], state["last_evaluation"][1])
         self._logged_steps = int(state["logged_steps"])
+        if state["last_metrics"] is not None:
+            self.last_result = UpdateResult({name: torch.tensor(x, dtype=torch.float64) for name, x in state["last_metrics"].items()}, 0)
         self._elapsed_before = float(state["elapsed"])
         replay = self.parts.replay
         if replay is None:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from rl_training.envs.factory import EnvSource, make_envs
-from rl_training.envs.spaces import require_spaces
+from rl_training.envs.spaces import describe_action_space, require_spaces
 from rl_training.envs.vector import VectorEnvs
 from rl_training.errors import ConfigError, SpaceError
 from rl_training.experiment.config import TrainConfig
@@ -98,12 +98,9 @@ def eval_envs(
 
 def describe_spaces(envs: VectorEnvs) -> dict[str, Any]:
     """What a network needs to know of the environment, as a manifest can hold it."""
-    obs, action = envs.single_observation_space, envs.single_action_space
-    return {
-        "obs_shape": list(obs.shape or ()),
-        "obs_dtype": str(obs.dtype),
-        "num_actions": int(action.n),  # type: ignore[attr-defined]  # require_spaces has made sure that it is Discrete
-    }
+    obs, action = envs.single_observation_space, describe_action_space(envs.single_action_space)
+    counted = {"num_actions": action["n"]} if "n" in action else {}
+    return {"obs_shape": list(obs.shape or ()), "obs_dtype": str(obs.dtype), "action": action, **counted}
 
 
 def require_row_spaces(spec: AlgorithmSpec, envs: VectorEnvs) -> None:

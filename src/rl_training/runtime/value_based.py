@@ -13,6 +13,7 @@ from rl_training.algorithms.rules import Rule, make_rule
 from rl_training.experiment.settings import ValueSettings
 from rl_training.models.heads import HeadKeywords
 from rl_training.runtime.actor import Actor, Feed
+from rl_training.runtime.behaviour import EpsilonGreedy
 from rl_training.runtime.off_policy import UpdatePlan, train_off_policy
 from rl_training.runtime.run import Parts, Run, RunOptions, TrainResult
 from rl_training.runtime.setup import Setup
@@ -74,16 +75,13 @@ def train_value_based(
 ) -> TrainResult:
     """Put the parts into a run and the run into the loop."""
     config = setup.config
-    actor = Actor(
-        setup.envs,
-        network,
-        feed,
-        epsilon=exploration(settings, config.horizon, config.num_envs),
-        learning_starts=settings.learning_starts,
+    behaviour = EpsilonGreedy(
+        exploration(settings, config.horizon, config.num_envs),
         num_actions=setup.spaces["num_actions"],
-        device=setup.device,
+        learning_starts=settings.learning_starts,
         seed=setup.seeds.actor,
     )
+    actor = Actor(setup.envs, network, feed, behaviour=behaviour, device=setup.device, seed=setup.seeds.actor)
     beta = None
     if settings.prioritized:
         steps = settings.prioritized_beta_fraction * config.horizon
@@ -94,7 +92,7 @@ def train_value_based(
         replay=replay,
         evaluate=setup.evaluator(network),
         spaces=setup.spaces,
-        exploration_rate=lambda env_steps: float(np.mean(actor.epsilon(env_steps))),
+        exploration_rate=lambda env_steps: float(np.mean(behaviour.epsilon(env_steps))),
         notes=setup.notes,
     )
     plan = UpdatePlan(settings.batch_size, settings.train_frequency, settings.gradient_steps)

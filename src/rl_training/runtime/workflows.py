@@ -96,7 +96,8 @@ def load_policy(path: str | Path, *, device: str = "cpu") -> Policy:
 
 
 def predict(path: str | Path, observations: Iterable[Any], *, device: str = "cpu") -> Iterator[dict[str, Any]]:
-    """For each observation the greedy action and its Q-values, `{"action": 1, "q_values": [...]}`, one by one as they are asked for.
+    """For each observation the greedy action and its Q-values, `{"action": 1, "q_values": [...]}`, one by one as they are asked for; of a
+    policy the likeliest action with its `probabilities`, or `mean` and `std`.
 
     An observation is what the network reads (wrappers applied, not normalised): nested lists of numbers, or `{"obs": ...,
     "episode_start": true}`. A recurrent row carries its state from one to the next and forgets it at an episode's start.

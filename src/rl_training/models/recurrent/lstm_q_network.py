@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
-from math import prod
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rl_training.models.heads import NO_DRAWS, Draws, Head, ScalarHead
 from rl_training.models.q_network import CoreState, Drawing, epsilon_greedy
-from rl_training.models.torsos import MLPTorso
-
-LSTMState: TypeAlias = tuple[Tensor, Tensor]
-"""(h, c), each [L, B, H]."""
+from rl_training.models.recurrent.lstm_body import LSTMBody, LSTMState
 
 
 class RecurrentAction(NamedTuple):
@@ -26,7 +21,7 @@ class RecurrentAction(NamedTuple):
     state: LSTMState
 
 
-class LSTMQNetwork(Drawing):
+class LSTMQNetwork(LSTMBody, Drawing):
     """obs → MLP encoder → LSTM → head.
 
     A sequence without an episode start inside is one `nn.LSTM` call; with `episode_starts` given, the state is zeroed wherever one begins.
@@ -47,29 +42,11 @@ class LSTMQNetwork(Drawing):
         noisy_sigma: float = 0.5,
         head: Head | None = None,
     ) -> None:
-        super().__init__()
-        self.obs_shape, self.action_dim = tuple(obs_shape), action_dim
-        self.hidden_size, self.num_layers = hidden_size, num_layers
-        # First, and in cuDNN's order, so that `flatten_parameters` lays the weights out as cuDNN wants them: at the start of their storage,
-        # all matrices before all biases. Otherwise it copies them together at every call, and warns.
-        self.lstm = nn.LSTM(features_dim, hidden_size, num_layers)
-        for name in [name for name, _ in self.lstm.named_parameters() if name.startswith("bias")]:
-            bias = self.lstm.get_parameter(name)
-            delattr(self.lstm, name)
-            self.lstm.register_parameter(name, bias)  # now the last one; nn.LSTM itself computes with its own list, which is unchanged
-        self.encoder = MLPTorso(prod(self.obs_shape), [*encoder_hidden_sizes, features_dim])
+        super().__init__(obs_shape, [*encoder_hidden_sizes, features_dim], hidden_size, num_layers)
+        self.action_dim = action_dim
         self.head = head or ScalarHead(
             hidden_size, action_dim, hidden_sizes=head_hidden_sizes, dueling=dueling, noisy_sigma=noisy_sigma if noisy else None
         )
-
-    def initial_state(self, batch_size: int) -> LSTMState:
-        zeros = next(self.parameters()).new_zeros(self.num_layers, batch_size, self.hidden_size)
-        return zeros, zeros.clone()
-
-    def reset_state(self, state: CoreState, episode_starts: Tensor) -> LSTMState:
-        """Zeros where an episode starts ([B], true or 1), else unchanged."""
-        starts = torch.as_tensor(episode_starts, device=state[0].device).bool()[:, None]
-        return state[0].masked_fill(starts, 0), state[1].masked_fill(starts, 0)
 
     def unroll(
         self, obs: Tensor, state: CoreState, episode_starts: Tensor | None = None, draws: Draws = NO_DRAWS
@@ -78,23 +55,6 @@ class LSTMQNetwork(Drawing):
         core, state = self.unroll_core(obs, state, episode_starts)
         out: Tensor = self.head(core, draws)
         return out, state
-
-    def unroll_core(self, obs: Tensor, state: CoreState, episode_starts: Tensor | None = None) -> tuple[Tensor, LSTMState]:
-        """The part before the head: [T, B, ...] → core outputs [T, B, H] and the state after the last step."""
-        features = self.encoder(obs.reshape(*obs.shape[:2], -1))
-        if episode_starts is None:
-            core, (h, c) = self.lstm(features, (state[0], state[1]))
-            return core, (h, c)
-        # One LSTM call per stretch between starts (of any batch element), rather than one per step.
-        starts = torch.as_tensor(episode_starts, device=features.device).bool()
-        cuts = [0, *[t for t in starts.any(1).nonzero().flatten().tolist() if t > 0], len(features)]
-        cores = []
-        h, c = state[0], state[1]
-        for begin, end in itertools.pairwise(cuts):
-            h, c = self.reset_state((h, c), starts[begin])
-            core, (h, c) = self.lstm(features[begin:end], (h, c))
-            cores.append(core)
-        return torch.cat(cores), (h, c)
 
     def forward(self, obs: Tensor, draws: Draws = NO_DRAWS) -> Tensor:
         """[T, B, ...] from the zero state."""

@@ -1,0 +1,212 @@
+"""PPO (arXiv:1707.06347): epochs of clipped policy-gradient steps on one rollout, with GAE advantages (arXiv:1506.02438)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rl_training.algorithms.adam import FlatAdam
+from rl_training.algorithms.policy_losses import approximate_kl, clipped_surrogate, normalized, value_loss
+from rl_training.data.rollout_buffer import RolloutBuffer
+from rl_training.models.actor_critic import Gradients
+from rl_training.models.flat import flatten_parameters
+from rl_training.types import Array, Batch, State, UpdateResult
+
+Schedule = Callable[[int], float]
+KL_TOLERANCE = 1.5  # of `target_kl`, as OpenAI's Spinning Up and Stable-Baselines3 stop
+
+
+class MinibatchLosses(NamedTuple):
+    """What one minibatch gave, per step: [B] or [T, B]."""
+
+    log_probs: Tensor
+    old_log_probs: Tensor
+    policy: Tensor
+    value: Tensor
+    entropy: Tensor
+    mask: Tensor | None
+    clip: float
+
+
+class PPOMetrics(Mapping[str, Tensor]):
+    """Means over every step of every minibatch, computed when somebody reads them."""
+
+    NAMES = ("loss", "policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "explained_variance")
+
+    def __init__(self, minibatches: list[MinibatchLosses], *, ent_coef: float, vf_coef: float, fit: tuple[Array, Array] | None) -> None:
+        self._minibatches, self._ent_coef, self._vf_coef, self._fit = minibatches, ent_coef, vf_coef, fit
+
+    def _mean(self, per_step: Callable[[MinibatchLosses], Tensor]) -> Tensor:
+        masks = [losses.mask for losses in self._minibatches]
+        values = torch.cat([per_step(losses).reshape(-1) for losses in self._minibatches])
+        if masks[0] is None:
+            return values.mean()
+        mask = torch.cat([mask.reshape(-1) for mask in masks if mask is not None])
+        return (values * mask).sum() / mask.sum().clamp(min=1)
+
+    @torch.no_grad()
+    def __getitem__(self, name: str) -> Tensor:
+        if name == "policy_loss":
+            return self._mean(lambda losses: losses.policy)
+        if name == "value_loss":
+            return self._mean(lambda losses: losses.value)
+        if name == "entropy":
+            return self._mean(lambda losses: losses.entropy)
+        if name == "approx_kl":
+            return self._mean(lambda losses: approximate_kl(losses.log_probs - losses.old_log_probs))
+        if name == "clip_fraction":
+            return self._mean(lambda losses: (torch.expm1(losses.log_probs - losses.old_log_probs).abs() > losses.clip).float())
+        if name == "loss":
+            return self["policy_loss"] + self._vf_coef * self["value_loss"] - self._ent_coef * self["entropy"]
+        if name == "explained_variance" and self._fit is not None:
+            returns, values = self._fit
+            variance = returns.var()
+            return torch.tensor(float("nan") if variance == 0 else 1 - (returns - values).var() / variance)
+        raise KeyError(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.NAMES if self._fit is not None else self.NAMES[:-1])
+
+    def __len__(self) -> int:
+        return len(self.NAMES) - (self._fit is None)
+
+
+class Evaluation(NamedTuple):
+    """A rollout under the policy that made it, all [T, E]."""
+
+    log_probs: Array
+    values: Array
+    next_values: Array  # of the observation each action really led to; anything after a termination
+
+
+class PPO:
+    """Owns the network and its optimizer. `learn` takes a full rollout; `update` is one gradient step on one minibatch.
+
+    clip_coef and learning_rate may be schedules over environment steps. `target_kl` ends a rollout's epochs early. Advantages are
+    normalised per minibatch. The loss is policy + vf_coef·value − ent_coef·entropy, each a mean over the steps that count.
+    """
+
+    model_key = "actor_critic"  # where the acting network stands in `state_dict()`
+
+    def __init__(
+        self,
+        actor_critic: Any,
+        learning_rate: float | Schedule,
+        gamma: float,
+        *,
+        gae_lambda: float = 0.95,
+        update_epochs: int = 10,
+        minibatch_size: int = 64,
+        clip_coef: float | Schedule = 0.2,
+        ent_coef: float = 0.0,
+        vf_coef: float = 0.5,
+        vf_clip: float | None = None,
+        target_kl: float | None = None,
+        normalize_advantage: bool = True,
+        max_grad_norm: float | None = 0.5,
+        adam_eps: float = 1e-5,
+    ) -> None:
+        self.actor_critic, self.distribution = actor_critic, actor_critic.distribution
+        self.learning_rate, self.clip_coef = learning_rate, clip_coef
+        self.gamma, self.gae_lambda = gamma, gae_lambda
+        self.update_epochs, self.minibatch_size = update_epochs, minibatch_size
+        self.ent_coef, self.vf_coef, self.vf_clip = ent_coef, vf_coef, vf_clip
+        self.target_kl, self.normalize_advantage, self.max_grad_norm = target_kl, normalize_advantage, max_grad_norm
+        parameters = list(actor_critic.parameters())
+        self._flat = flatten_parameters(actor_critic)
+        self.optimizer = FlatAdam(self._flat, [p.shape for p in parameters], eps=adam_eps)
+
+    def current_learning_rate(self, global_step: int) -> float:
+        return self.learning_rate(global_step) if callable(self.learning_rate) else self.learning_rate
+
+    def current_clip(self, global_step: int) -> float:
+        return self.clip_coef(global_step) if callable(self.clip_coef) else self.clip_coef
+
+    # A rollout
+
+    def learn(self, rollout: RolloutBuffer, *, global_step: int) -> UpdateResult:
+        """`update_epochs` passes over the rollout's minibatches, or fewer where `target_kl` stops them."""
+        if not rollout.num_transitions:  # nothing but reset steps
+            return UpdateResult({}, 0)
+        found = self.evaluate(rollout)
+        advantages = rollout.advantages(found.values, found.next_values, gamma=self.gamma, gae_lambda=self.gae_lambda)
+        returns = advantages + found.values
+        items = rollout.items(log_probs=found.log_probs, values=found.values, advantages=advantages, returns=returns)
+        done: list[MinibatchLosses] = []
+        for batch in self._epochs(rollout, items):
+            losses = self._gradient_step(batch, global_step)
+            if losses is None:
+                break
+            done.append(losses)
+        valid = rollout.field("valid")
+        return self._result(done, fit=(returns[valid], found.values[valid]))
+
+    def _epochs(self, rollout: RolloutBuffer, items: Batch) -> Iterator[Batch]:
+        return rollout.minibatches(items, self.minibatch_size, epochs=self.update_epochs)
+
+    @torch.no_grad()
+    def evaluate(self, rollout: RolloutBuffer) -> Evaluation:
+        """Log-probabilities and values of a whole rollout in one pass: the network has not changed since it acted."""
+        shape = rollout.field("valid").shape
+        count = int(np.prod(shape))
+        rows = rollout.bootstrap_rows()
+        obs, next_obs = (rollout.field(name).reshape(count, *rollout.field(name).shape[2:]) for name in ("obs", "next_obs"))
+        numbers, values = self.actor_critic(torch.from_numpy(np.concatenate([obs, next_obs[rows]])).to(rollout.device))
+        actions = rollout.items()["actions"]
+        log_probs = self.distribution.evaluate(numbers[:count], actions).log_prob.cpu().numpy().reshape(shape)
+        host = values.cpu().numpy()
+        found = host[:count].reshape(shape)
+        next_values = np.zeros_like(found)
+        next_values[:-1] = found[1:]
+        next_values.reshape(-1)[rows] = host[count:]
+        return Evaluation(log_probs, found, next_values)
+
+    # A minibatch
+
+    def update(self, batch: Batch, *, global_step: int) -> UpdateResult:
+        """One gradient step, or none where `target_kl` is passed.
+
+        batch: `obs, actions, log_probs, values` (of the policy that acted), `advantages, returns`: [B, ...], or [T, B, ...] with a `mask`.
+        """
+        losses = self._gradient_step(batch, global_step)
+        return self._result([] if losses is None else [losses])
+
+    def _taped(self, batch: Batch) -> tuple[Tensor, Tensor, Gradients]:
+        taped: tuple[Tensor, Tensor, Gradients] = self.actor_critic.taped(batch["obs"])
+        return taped
+
+    @torch.no_grad()
+    def _gradient_step(self, batch: Batch, global_step: int) -> MinibatchLosses | None:
+        numbers, values, gradients = self._taped(batch)
+        policy = self.distribution.evaluate(numbers, batch["actions"])
+        old_log_probs, advantages, mask = batch["log_probs"], batch["advantages"], batch.get("mask")
+        if self.normalize_advantage:
+            advantages = normalized(advantages, mask)
+        clip = self.current_clip(global_step)
+        surrogate = clipped_surrogate(policy.log_prob, old_log_probs, advantages, clip)
+        fit = value_loss(values, batch["returns"], batch.get("values"), self.vf_clip)
+        losses = MinibatchLosses(policy.log_prob, old_log_probs, surrogate.loss, fit.loss, policy.entropy, mask, clip)
+        if self.target_kl is not None and float(self._result([losses]).metrics["approx_kl"]) > KL_TOLERANCE * self.target_kl:
+            return None
+        # The mean over the steps that count: each has this share in the loss.
+        share: Tensor | float = 1.0 / values.numel() if mask is None else mask / mask.sum().clamp(min=1)
+        grad_entropy = -self.ent_coef * share if self.ent_coef else 0.0
+        grad_numbers = policy.pullback(surrogate.gradient * share, grad_entropy)
+        grads = gradients(grad_numbers, fit.gradient * (self.vf_coef * share))
+        self.optimizer.step(grads, self.current_learning_rate(global_step), self.max_grad_norm)
+        return losses
+
+    def _result(self, done: list[MinibatchLosses], fit: tuple[Array, Array] | None = None) -> UpdateResult:
+        metrics: Mapping[str, Tensor] = PPOMetrics(done, ent_coef=self.ent_coef, vf_coef=self.vf_coef, fit=fit) if done else {}
+        return UpdateResult(metrics, len(done))
+
+    def state_dict(self) -> State:
+        return {"actor_critic": dict(self.actor_critic.state_dict()), "optimizer": self.optimizer.state_dict()}
+
+    def load_state_dict(self, state: State) -> None:
+        self.actor_critic.load_state_dict(state["actor_critic"])  # copies in place: the parameters stay views of the flat tensor
+        self.optimizer.load_state_dict(state["optimizer"])

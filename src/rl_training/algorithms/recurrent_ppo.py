@@ -1,0 +1,56 @@
+"""Recurrent PPO (arXiv:2205.11104): PPO on whole sequences of a network with memory, each unrolled from its true starting state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rl_training.algorithms.ppo import PPO, Evaluation
+from rl_training.data.rollout_buffer import RolloutBuffer
+from rl_training.models.actor_critic import Gradients
+from rl_training.types import Batch
+
+
+class RecurrentPPO(PPO):
+    """A sequence is what one episode did within a rollout, so nothing starts inside it: one LSTM call per minibatch, padding masked.
+
+    It begins from zeros with its episode, or from the state the network carried into the rollout (kept as it was through the epochs,
+    while the weights move). `minibatch_size` counts steps; a minibatch takes whole sequences until its share of them is reached.
+    """
+
+    def _epochs(self, rollout: RolloutBuffer, items: Batch) -> Iterator[Batch]:
+        sequences = rollout.sequences()
+        states = rollout.initial_states(sequences)
+        return rollout.sequence_minibatches(items, sequences, states, self.minibatch_size, epochs=self.update_epochs)
+
+    @torch.no_grad()
+    def evaluate(self, rollout: RolloutBuffer) -> Evaluation:
+        """One unroll over all sequences, each one step longer than its actions: the last observation it led to closes it, so that the
+        value bootstrapped from comes from the carried state too."""
+        sequences = rollout.sequences()
+        shape = rollout.field("valid").shape
+        obs, next_obs = (rollout.field(name).reshape(-1, *rollout.field(name).shape[2:]) for name in ("obs", "next_obs"))
+        columns = np.arange(len(sequences.env))
+        lengths = sequences.mask.sum(0).astype(np.int64)
+        unrolled = obs[np.concatenate([sequences.steps, sequences.steps[-1:]])]  # [L + 1, S, ...]
+        unrolled[lengths, columns] = next_obs[sequences.steps[-1]]
+        states = rollout.initial_states(sequences)
+        numbers, values = self.actor_critic(torch.from_numpy(unrolled).to(rollout.device), states)
+        actions = rollout.items()["actions"]
+        index = torch.from_numpy(sequences.steps.reshape(-1)).to(rollout.device)
+        taken = actions.index_select(0, index).view(*sequences.steps.shape, *actions.shape[1:])
+        log_probs = self.distribution.evaluate(numbers[:-1], taken).log_prob.cpu().numpy()
+        host = values.cpu().numpy()
+        real = sequences.mask > 0
+        found = [np.zeros(shape, np.float32) for _ in range(3)]
+        for array, per_sequence in zip(found, (log_probs, host[:-1], host[1:]), strict=True):
+            array.reshape(-1)[sequences.steps[real]] = per_sequence[real]
+        return Evaluation(*found)
+
+    def _taped(self, batch: Batch) -> tuple[Tensor, Tensor, Gradients]:
+        state = tuple(batch[name] for name in ("initial_h", "initial_c") if name in batch) or None
+        taped: tuple[Tensor, Tensor, Gradients] = self.actor_critic.taped(batch["obs"], state)
+        return taped

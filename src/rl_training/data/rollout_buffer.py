@@ -1,0 +1,257 @@
+"""One rollout of all environments, [T, E], and its advantages: what on-policy learning uses once and forgets."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rl_training.data.storage import as_array, as_torch_dtype
+
+if TYPE_CHECKING:
+    from rl_training.types import Array, Batch, State
+
+
+def generalized_advantages(
+    rewards: Array, values: Array, next_values: Array, terminated: Array, ended: Array, *, gamma: float, gae_lambda: float
+) -> Array:
+    """GAE(λ) (arXiv:1506.02438, eq. 16), all [T, E]:
+
+    δ_t = r_t + γ(1 − terminated_t)·V'_t − V_t        A_t = δ_t + γλ(1 − ended_t)·A_{t+1},   A_T = 0
+
+    `next_values` V' is the value of the observation an action really led to: at a time limit that of the final one, from which δ still
+    bootstraps. `ended` (terminated or truncated) only stops the sum: what follows belongs to another episode.
+    """
+    advantages: Array = rewards + gamma * np.where(terminated, 0.0, next_values).astype(np.float32) - values
+    decay = np.where(ended, 0.0, gamma * gae_lambda).astype(np.float32)
+    for t in range(len(advantages) - 2, -1, -1):
+        advantages[t] += decay[t] * advantages[t + 1]
+    return advantages
+
+
+class Sequences(NamedTuple):
+    """The stretches of one episode in a rollout, none crossing an episode's start: S of them, the longest of L steps."""
+
+    steps: Array  # [L, S] indices into the flattened [T·E]; a padding step repeats the stretch's last one
+    mask: Array  # [L, S] float32: 1 on real steps
+    from_start: Array  # [S] bool: begins with the rollout, from the state carried into it (else with an episode, from zeros)
+    env: Array  # [S]
+
+
+class RolloutBuffer:
+    """`num_steps` steps of `num_envs` environments, written step by step and read whole.
+
+    Holds `obs`, `next_obs` (the true final one at an episode's end), `actions`, `rewards`, `terminated`, `truncated`, `valid` (false on the
+    reset step of a vector environment), `episode_starts`, and the recurrent state carried into the first step.
+    """
+
+    def __init__(
+        self,
+        num_steps: int,
+        num_envs: int,
+        obs_shape: Sequence[int],
+        action_shape: Sequence[int] = (),
+        obs_dtype: Any = torch.float32,
+        device: str | torch.device = "cpu",
+        seed: int = 0,
+        *,
+        action_dtype: Any = torch.int64,
+    ) -> None:
+        if num_steps < 1 or num_envs < 1:
+            raise ValueError(f"num_steps and num_envs must be >= 1, got {num_steps} and {num_envs}")
+        self.num_steps, self.num_envs, self.device = num_steps, num_envs, torch.device(device)
+        obs = (tuple(obs_shape), as_torch_dtype(obs_dtype))
+        flag = ((), torch.bool)
+        fields = {
+            "obs": obs,
+            "next_obs": obs,
+            "actions": (tuple(action_shape), as_torch_dtype(action_dtype)),
+            "rewards": ((), torch.float32),
+        }
+        fields |= {"terminated": flag, "truncated": flag, "valid": flag, "episode_starts": flag}
+        self._tensors = {name: torch.zeros(num_steps, num_envs, *shape, dtype=dtype) for name, (shape, dtype) in fields.items()}
+        self._host = {name: tensor.numpy() for name, tensor in self._tensors.items()}
+        self._rng = np.random.default_rng(seed)
+        self._initial_state: tuple[Tensor, ...] = ()
+        self._position = 0
+
+    def __len__(self) -> int:
+        """Steps of each environment held now."""
+        return self._position
+
+    @property
+    def full(self) -> bool:
+        return self._position == self.num_steps
+
+    @property
+    def num_transitions(self) -> int:
+        """Real steps of all environments held now."""
+        return int(np.count_nonzero(self._host["valid"][: self._position]))
+
+    def clear(self) -> None:
+        self._position, self._initial_state = 0, ()
+
+    def add(
+        self,
+        *,
+        obs: Any,
+        actions: Any,
+        rewards: Any,
+        next_obs: Any,
+        terminated: Any,
+        truncated: Any,
+        episode_starts: Any = False,
+        valid: Any = True,
+        initial_state: Sequence[Tensor] = (),
+    ) -> None:
+        """One step of every environment, arrays with a leading axis E; `initial_state`, tensors [layers, E, hidden], is the network's
+        before it saw `obs` and is kept from the rollout's first step only."""
+        at, host = self._position, self._host
+        if at == self.num_steps:
+            raise ValueError(f"the rollout is full: {self.num_steps} steps")
+        host["obs"][at] = as_array(obs)
+        host["next_obs"][at] = as_array(next_obs)
+        host["actions"][at] = as_array(actions)
+        host["rewards"][at] = as_array(rewards)
+        host["terminated"][at], host["truncated"][at] = terminated, truncated
+        host["episode_starts"][at], host["valid"][at] = episode_starts, valid
+        if at == 0:
+            self._initial_state = tuple(tensor.detach().cpu().clone() for tensor in initial_state)
+        self._position = at + 1
+
+    def end_episodes(self, env_indices: Any) -> None:
+        """These environments could not be brought back and begin a fresh episode: what they did here ends as at a time limit."""
+        at = self._position - 1
+        if at >= 0:
+            self._host["truncated"][at, env_indices] = ~self._host["terminated"][at, env_indices]
+
+    # Reading a rollout
+
+    def field(self, name: str) -> Array:
+        """[t, E, ...], a view of what is held."""
+        return self._host[name][: self._position]
+
+    def bootstrap_rows(self) -> Array:
+        """Where V' is no other step's V: the flat indices of the steps that end by a time limit or by the rollout's end."""
+        terminated, truncated = self.field("terminated"), self.field("truncated")
+        open_end = truncated.copy()
+        open_end[-1] |= ~terminated[-1]
+        return np.flatnonzero(open_end)
+
+    def advantages(self, values: Array, next_values: Array, *, gamma: float, gae_lambda: float) -> Array:
+        terminated = self.field("terminated")
+        ended = terminated | self.field("truncated")
+        options = {"gamma": gamma, "gae_lambda": gae_lambda}
+        return generalized_advantages(self.field("rewards"), values, next_values, terminated, ended, **options)
+
+    def items(self, **more: Array) -> Batch:
+        """`obs`, `actions` and `more` ([T, E, ...] arrays of the learner's) with time and environments as one axis, on the device."""
+        arrays = {"obs": self.field("obs"), "actions": self.field("actions"), **more}
+        return {name: torch.from_numpy(array.reshape(-1, *array.shape[2:])).to(self.device) for name, array in arrays.items()}
+
+    def minibatches(self, items: Batch, size: int, *, epochs: int = 1) -> Iterator[Batch]:
+        """Each epoch holds every valid step once, in a new random order, in equal parts of at most `size` (equal to within one).
+
+        A part that is the whole rollout is the same in any order, so it is made once.
+        """
+        valid = np.flatnonzero(self.field("valid"))
+        lengths = equal_parts(len(valid), size)
+        if len(lengths) == 1:
+            whole = torch.from_numpy(valid).to(self.device)
+            batch = {name: values.index_select(0, whole) for name, values in items.items()}
+            yield from itertools.repeat(batch, epochs)
+            return
+        for _ in range(epochs):
+            order = torch.from_numpy(self._rng.permutation(valid)).to(self.device)
+            shuffled = {name: values.index_select(0, order) for name, values in items.items()}
+            begin = 0
+            for length in lengths:
+                yield {name: values[begin : begin + length] for name, values in shuffled.items()}
+                begin += length
+
+    def sequences(self) -> Sequences:
+        """The stretches to unroll a recurrent network over, in the order (environment, time)."""
+        valid, starts = self.field("valid"), self.field("episode_starts")
+        num_envs = self.num_envs
+        previous = np.vstack([np.zeros((1, num_envs), bool), valid[:-1]])
+        begins = valid & (starts | ~previous)
+        env, time = np.nonzero(begins.T)
+        # Each stretch ends where the next one of its environment begins, or with the last valid step before that.
+        count = valid.cumsum(0)  # valid steps up to and with t
+        before = count[time, env] - 1  # ... before the stretch
+        last = np.append(env[1:] != env[:-1], True)
+        lengths = np.where(last, count[-1, env], np.append(before[1:], 0)) - before
+        offsets = np.arange(lengths.max(initial=0))[:, None]
+        index = (time + np.minimum(offsets, lengths - 1)) * num_envs + env
+        return Sequences(index, (offsets < lengths).astype(np.float32), (time == 0) & ~starts[time, env], env)
+
+    def initial_states(self, sequences: Sequences) -> tuple[Tensor, ...]:
+        """What the network held before each stretch, [layers, S, hidden] each: zeros where an episode begins."""
+        keep = torch.from_numpy(sequences.from_start)[:, None]
+        picked = torch.from_numpy(sequences.env)
+        return tuple((tensor[:, picked] * keep).to(self.device) for tensor in self._initial_state)
+
+    def sequence_minibatches(
+        self, items: Batch, sequences: Sequences, states: Sequence[Tensor], size: int, *, epochs: int = 1
+    ) -> Iterator[Batch]:
+        """The same with whole stretches: [L, B, ...] with `mask`, and `initial_h`, `initial_c` where there is a state.
+
+        An epoch has as many parts as transitions would make; each takes stretches until its share of the steps is reached.
+        """
+        lengths = sequences.mask.sum(0).astype(np.int64)
+        parts = len(equal_parts(int(lengths.sum()), size))
+
+        def batch_of(chosen: Array) -> Batch:
+            longest = int(lengths[chosen].max())
+            index = torch.from_numpy(sequences.steps[:longest, chosen].reshape(-1)).to(self.device)
+            columns = torch.from_numpy(chosen).to(self.device)
+            batch = {name: x.index_select(0, index).view(longest, len(chosen), *x.shape[1:]) for name, x in items.items()}
+            batch["mask"] = torch.from_numpy(sequences.mask[:longest, chosen]).to(self.device)
+            batch |= {name: state.index_select(1, columns) for name, state in zip(("initial_h", "initial_c"), states, strict=False)}
+            return batch
+
+        if parts == 1:
+            yield from itertools.repeat(batch_of(np.arange(len(lengths))), epochs)
+            return
+        for _ in range(epochs):
+            order = self._rng.permutation(len(lengths))
+            done = lengths[order].cumsum()
+            # A stretch goes where the middle of its steps falls; a part may so stay empty.
+            part = ((done - lengths[order] / 2) * parts / done[-1]).astype(np.int64)
+            for k in range(parts):
+                if (chosen := order[part == k]).size:
+                    yield batch_of(chosen)
+
+    # State
+
+    def state_dict(self, *, copy: bool = True) -> State:
+        """Only the steps in use."""
+        rows = {name: tensor[: self._position] for name, tensor in self._tensors.items()}
+        return {
+            "position": self._position,
+            "rows": {name: tensor.clone() if copy else tensor for name, tensor in rows.items()},
+            "initial_state": list(self._initial_state),
+            "rng": self._rng.bit_generator.state,
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        position = int(state["position"])
+        if not 0 <= position <= self.num_steps or state["rows"].keys() != self._tensors.keys():
+            raise ValueError(f"a saved rollout of {position} steps does not fit one of {self.num_steps}")
+        for name, rows in state["rows"].items():
+            if tuple(rows.shape) != (position, *self._tensors[name].shape[1:]):
+                raise ValueError(f"saved {name} have the shape {list(rows.shape)}")
+            self._tensors[name][:position] = torch.as_tensor(rows)
+        self._position = position
+        self._initial_state = tuple(state["initial_state"])
+        self._rng.bit_generator.state = state["rng"]
+
+
+def equal_parts(total: int, size: int) -> list[int]:
+    """The fewest parts of at most `size`, equal to within one: no minibatch is a leftover of a few steps."""
+    parts = -(-total // size)
+    return [total // parts + (k < total % parts) for k in range(parts)]

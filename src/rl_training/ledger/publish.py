@@ -1,0 +1,245 @@
+"""docs/results.md and the README's table, made from suites and records: nobody copies a number by hand."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from rl_training.errors import UserError
+from rl_training.ledger.records import Policy, Record, by_group, differences, read_records
+from rl_training.ledger.statistics import PROFILE_LEVELS, Estimate, Statistics
+from rl_training.ledger.suites import Group, Suite, Task, load_suite, plan_groups
+from rl_training.ledger.text import markdown, number, numbers
+
+BEGIN, END = "<!-- results: begin (make results) -->", "<!-- results: end -->"
+PUBLISHED = ("classic", "memory")
+
+
+@dataclass(frozen=True)
+class Row:
+    """The runs of one config on one task: those with the suite's seeds, and those with others."""
+
+    title: str
+    algorithm: str
+    planned: int
+    records: tuple[Record, ...]
+    others: tuple[Record, ...]
+    stale: tuple[str, ...]  # keys in which the records' config is not the suite's
+
+    @property
+    def complete(self) -> bool:
+        return len(self.records) == self.planned
+
+    def scores(self, policy: Policy) -> list[float]:
+        return [record.score(policy) for record in self.records]
+
+
+def publish(root: Path, statistics_file: Path, results: Path, *, frozen: bool = False) -> dict[Path, str]:
+    """What docs/results.md, the README and the statistics' file should hold. `frozen`: only from statistics that are stored."""
+    statistics = Statistics.load(statistics_file, frozen=frozen)
+    records = read_records(results)
+    suites = [(suite, rows_of(suite, records)) for suite in map(load_suite, PUBLISHED)]
+    readme = root / "README.md"
+    page = "\n".join(results_page(suites, statistics))
+    pages = {root / "docs" / "results.md": page, readme: spliced(readme, overview(suites, statistics))}
+    if not frozen:
+        statistics.save(statistics_file)
+    return pages
+
+
+Tasks: TypeAlias = Sequence[tuple[Task, Sequence[Row]]]
+
+
+def rows_of(suite: Suite, records: Iterable[Record]) -> Tasks:
+    """The suite's tasks, and on each a row for every config and peer, in the suite's order."""
+    found, groups = by_group(records), plan_groups(suite)
+    tasks = []
+    for task in suite.tasks:
+        mine = [group for group in groups if group.task is task]
+        rows = [_row(group, found.get(group.name, [])) for group in mine]
+        stem = mine[0].name.split("__")[1]
+        for peer in task.peers:
+            theirs = found.get(f"{peer}__{stem}", [])
+            rows.append(_split(f"`{theirs[0].algorithm if theirs else peer}`", peer, suite.seeds, theirs, ()))
+        tasks.append((task, rows))
+    return tasks
+
+
+def _row(group: Group, records: Sequence[Record]) -> Row:
+    plan = group.plans[0]
+    title = f"`{plan.config.algo}`" + (f" ({group.note})" if group.note else "")
+    stale = sorted({key for record in records for key in differences(record, plan)})
+    return _split(title, plan.config.algo, [each.config.seed for each in group.plans], records, tuple(stale))
+
+
+def _split(title: str, algorithm: str, seeds: Sequence[int], records: Sequence[Record], stale: tuple[str, ...]) -> Row:
+    mine = tuple(record for record in records if record.seed in seeds)
+    others = tuple(record for record in records if record.seed not in seeds)
+    return Row(title, algorithm, len(seeds), mine, others, stale)
+
+
+def estimate(value: Estimate) -> str:
+    return number(value.point) if value.low == value.high else f"{number(value.point)} [{number(value.low)}, {number(value.high)}]"
+
+
+# docs/results.md
+
+
+def results_page(suites: Sequence[tuple[Suite, Tasks]], statistics: Statistics) -> Iterator[str]:
+    yield "# What it learns\n"
+    yield (
+        "Made by `make results` from the records in `benchmarks/results/learning/` (one JSON per run: config, commit, machine, curve); "
+        "not edited by hand. `rl-training report benchmarks/results/learning -o report.html` makes a page of them with all curves.\n"
+    )
+    yield (
+        "Each run is judged by 100 fresh greedy episodes: *best* is the checkpoint the run itself chose, *final* the policy after the "
+        "last update. "
+        "Over seeds we give the interquartile mean with its 95% stratified bootstrap interval (rliable, arXiv:2108.13264). "
+        "*P(better)* is the probability that a run's final policy beats one of the reference's, ties counting half; "
+        "*better* or *worse* is written only where its whole interval lies on one side of ½. "
+        "Anchors are published single runs of others, at their own budgets: a comparison with one says where we stand, not who is better.\n"
+    )
+    for suite, tasks in suites:
+        yield f"## {suite.name}\n"
+        yield f"{suite.description} Seeds {', '.join(map(str, suite.seeds))}; `rl-training ledger {suite.name}` makes what is missing.\n"
+        for task, rows in tasks:
+            yield from _task_section(task, rows, statistics)
+        yield from _aggregate(tasks, statistics)
+    yield "## Where these runs were made\n"
+    yield from _provenance([record for _, tasks in suites for _, rows in tasks for row in rows for record in (*row.records, *row.others)])
+
+
+def _task_section(task: Task, rows: Sequence[Row], statistics: Statistics) -> Iterator[str]:
+    yield f"### {task.name}, {task.total_timesteps:,} steps\n"
+    reference = next((row for row in rows if row.algorithm == task.reference and row.complete), None)
+    head = ["", "best: IQM", "final: IQM", "best, per seed", "final, per seed"]
+    head += [f"≥ {number(task.solved)}: best, final"] if task.solved is not None else []
+    head += ["anchor"] if task.anchors else []
+    head += [f"P(better than `{task.reference}`)"] if reference else []
+    table: list[list[str]] = []
+    notes: list[str] = []
+    for row in rows:
+        best, final = row.scores("best"), row.scores("final")
+        if not row.records:
+            table.append([row.title, "not measured yet", *[""] * (len(head) - 2)])
+            continue
+        cells = [row.title, estimate(statistics.iqm(best)), estimate(statistics.iqm(final)), numbers(best), numbers(final)]
+        if task.solved is not None:
+            reached = [sum(score >= task.solved for score in scores) for scores in (best, final)]
+            cells.append(f"{reached[0]}/{len(best)}, {reached[1]}/{len(final)}")
+        if task.anchors:
+            cells.append(number(task.anchors[row.algorithm]) if row.algorithm in task.anchors else "")
+        if reference:
+            cells.append(_compared(row, reference, statistics))
+        table.append(cells)
+        notes += _notes(task, row, statistics)
+    yield markdown(head, table) + "\n"
+    if task.anchors:
+        yield f"Anchors: {task.anchor_source}.\n"
+    yield from (f"- {note}" for note in notes)
+    if notes:
+        yield ""
+
+
+def _compared(row: Row, reference: Row, statistics: Statistics) -> str:
+    if row is reference:
+        return "reference"
+    if not row.complete:
+        return "too few seeds"
+    chance = statistics.improvement(row.scores("final"), reference.scores("final"))
+    verdict = "**better**" if chance.low > 0.5 else "**worse**" if chance.high < 0.5 else "no difference shown"
+    return f"{chance.point:.2f} [{chance.low:.2f}, {chance.high:.2f}] {verdict}"
+
+
+def _notes(task: Task, row: Row, statistics: Statistics) -> Iterator[str]:
+    """Everything a reader must know beside the numbers: below an anchor, made otherwise than the suite says, seeds missing or more."""
+    anchor = task.anchors.get(row.algorithm)
+    if anchor is not None:
+        policies: tuple[Policy, ...] = ("best", "final")
+        means = {policy: statistics.iqm(row.scores(policy)).point for policy in policies}
+        below = [f"{policy} {number(mean)}" for policy, mean in means.items() if mean < anchor]
+        if below:
+            yield f"{row.title} is **below its anchor** {number(anchor)}: {', '.join(below)}."
+    budgets = {record.steps for record in row.records} - {task.total_timesteps}
+    if budgets:
+        yield f"{row.title} was run for {', '.join(f'{steps:,}' for steps in sorted(budgets))} steps, not {task.total_timesteps:,}."
+    changed = [key for key in row.stale if key != "total_timesteps"]
+    if changed:
+        yield f"{row.title} was made before its config changed in {', '.join(f'`{key}`' for key in changed)}."
+    if not row.complete:
+        yield f"{row.title} has {len(row.records)} of {row.planned} seeds so far."
+    if row.others:
+        shown = "; ".join(
+            f"seed {record.seed} best {number(record.score('best'))}, final {number(record.score('final'))}" for record in row.others
+        )
+        yield f"{row.title} with seeds beside the table's: {shown}."
+
+
+def _aggregate(tasks: Tasks, statistics: Statistics) -> Iterator[str]:
+    """Algorithms that have run all the scaled tasks, compared over all of them at once."""
+    scaled = [(task, {row.title: row for row in rows if row.complete}) for task, rows in tasks if task.scale is not None]
+    if len(scaled) < 2:
+        return
+    titles = [title for title in scaled[0][1] if all(title in rows for _, rows in scaled)]
+    if not titles:
+        yield "### All tasks together\n"
+        yield "No algorithm has run all of them yet.\n"
+        return
+    lines = []
+    for title in titles:
+        scores = [_scaled(task, rows[title].scores("final")) for task, rows in scaled]
+        profile = [f"{share.point:.2f} [{share.low:.2f}, {share.high:.2f}]" for share in statistics.profile(scores)]
+        lines.append([title, estimate(statistics.iqm_over_tasks(scores)), *profile])
+    yield "### All tasks together, final policies\n"
+    yield "The interquartile mean of the scaled returns, and the performance profile: the share of runs that reach each level.\n"
+    yield markdown(["", "IQM", *[f"≥ {level:g}" for level in PROFILE_LEVELS]], lines) + "\n"
+
+
+def _scaled(task: Task, scores: Iterable[float]) -> list[float]:
+    assert task.scale is not None
+    low, high = task.scale
+    return [(score - low) / (high - low) for score in scores]
+
+
+def _provenance(records: Sequence[Record]) -> Iterator[str]:
+    places: Counter[tuple[str, str]] = Counter()
+    for record in records:
+        machine = record.raw.get("machine") or {}
+        where = f"{machine.get('cpu', 'unknown CPU')}, {machine.get('cores', '?')} cores"
+        places[where, (record.commit or "unknown")[:10]] += 1
+    yield (
+        markdown(["machine", "commit", "runs"], [[where, f"`{commit}`", str(count)] for (where, commit), count in sorted(places.items())])
+        + "\n"
+    )
+
+
+# README
+
+
+def overview(suites: Sequence[tuple[Suite, Tasks]], statistics: Statistics) -> str:
+    """Algorithms × tasks: the best checkpoint's interquartile mean and its interval."""
+    tasks = [(task, rows) for _, found in suites for task, rows in found if any(row.records for row in rows)]
+    titles = list(dict.fromkeys(row.title for _, rows in tasks for row in rows if row.records))
+    table = []
+    for title in titles:
+        cells = []
+        for _, rows in tasks:
+            row = next((row for row in rows if row.title == title and row.records), None)
+            cells.append(
+                ""
+                if row is None
+                else estimate(statistics.iqm(row.scores("best"))) + ("" if row.complete else f" ({len(row.records)} seeds)")
+            )
+        table.append([title, *cells])
+    return markdown(["", *[task.name for task, _ in tasks]], table)
+
+
+def spliced(path: Path, table: str) -> str:
+    """The file's text with `table` between its two marks."""
+    text = path.read_text(encoding="utf-8")
+    if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
+        raise UserError(f"{path}: must hold {BEGIN} and then {END}, once each")
+    return text[: text.index(BEGIN) + len(BEGIN)] + "\n" + table + "\n" + text[text.index(END) :]

@@ -1,0 +1,145 @@
+"""One JSON per run: what was run, on what, how it learned, and how its policies do on fresh episodes.
+
+`best` is the checkpoint the run itself chose, `final` the policy after the last update; both are evaluated greedily, on episodes that no
+evaluation of the run has played.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from rl_training.errors import UserError
+from rl_training.experiment.files import write_json
+from rl_training.ledger.suites import Plan, group_of
+
+Policy = Literal["best", "final"]
+
+# What says how a run was made, not what it computes.
+CIRCUMSTANCES = frozenset(
+    (
+        "seed",
+        "output_dir",
+        "device",
+        "threads",
+        "tags",
+        "log_interval",
+        "checkpoint_interval",
+        "checkpoint_replay",
+        "keep_checkpoints",
+        "compile",
+    )
+)
+
+
+@dataclass(frozen=True)
+class Record:
+    """A record as read; `raw` is all of it."""
+
+    name: str
+    algorithm: str
+    env_id: str
+    label: str
+    seed: int
+    config: Mapping[str, Any]
+    best: Mapping[str, float]
+    final: Mapping[str, float]
+    curve: tuple[tuple[int, float], ...]
+    raw: Mapping[str, Any] = field(repr=False)
+
+    @classmethod
+    def from_json(cls, raw: Any, *, source: str) -> Record:
+        """The record in `raw`; fields that older records lack are taken from their config."""
+        try:
+            config = raw["config"]
+            record = cls(
+                name=str(raw["name"]),
+                algorithm=str(raw.get("algorithm") or config["algo"]),
+                env_id=str(config["env_id"]),
+                label=str(raw.get("label", "")),
+                seed=int(raw["seed"]),
+                config=dict(config),
+                best=_evaluation(raw["best"]),
+                final=_evaluation(raw["final"]),
+                curve=tuple((int(step), float(value)) for step, value in raw.get("curve", ())),
+                raw=raw,
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise UserError(f"{source}: is no record of a run ({type(error).__name__}: {error})") from None
+        return record
+
+    @property
+    def group(self) -> str:
+        return group_of(self.name)
+
+    @property
+    def steps(self) -> int:
+        return int(self.config.get("total_timesteps", 0))
+
+    def score(self, policy: Policy) -> float:
+        """The mean return of the greedy policy over its fresh episodes."""
+        return (self.best if policy == "best" else self.final)["eval_return_mean"]
+
+    @property
+    def commit(self) -> str | None:
+        for place in ("git", "machine"):
+            commit = (self.raw.get(place) or {}).get("commit")
+            if commit:
+                return str(commit)
+        return None
+
+
+def _evaluation(values: Mapping[str, Any]) -> dict[str, float]:
+    found = {key: float(value) for key, value in values.items()}
+    if not math.isfinite(found["eval_return_mean"]):
+        raise ValueError("eval_return_mean is not a finite number")
+    return found
+
+
+def read_record(path: Path) -> Record:
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: cannot be read ({error})") from None
+    return Record.from_json(raw, source=str(path))
+
+
+def read_records(folder: Path) -> tuple[Record, ...]:
+    """Every record in `folder`, by name (seed 10 after seed 9); () where there is no such folder."""
+    return tuple(sorted((read_record(path) for path in folder.glob("*.json")), key=lambda record: (record.group, record.seed)))
+
+
+def write_record(folder: Path, raw: Mapping[str, Any]) -> Path:
+    """Writes the record whole or not at all: an interrupted suite leaves no half of one."""
+    path = folder / f"{raw['name']}.json"
+    write_json(path, raw)
+    return path
+
+
+def by_group(records: Iterable[Record]) -> dict[str, list[Record]]:
+    groups: dict[str, list[Record]] = {}
+    for record in records:
+        groups.setdefault(record.group, []).append(record)
+    return groups
+
+
+def differences(record: Record, plan: Plan) -> tuple[str, ...]:
+    """The keys in which a record's config is not the plan's: it was measured before the config or the suite was changed.
+
+    A key that only one of them knows (the package has since gained or lost it) says nothing.
+    """
+    now = plan.config.to_dict()
+    return tuple(_differing({key: value for key, value in record.config.items() if key not in CIRCUMSTANCES}, now, ""))
+
+
+def _differing(then: Mapping[str, Any], now: Mapping[str, Any], prefix: str) -> Iterable[str]:
+    for key in then.keys() & now.keys():
+        ours, theirs = json.loads(json.dumps(now[key])), then[key]
+        if isinstance(ours, dict) and isinstance(theirs, dict):
+            yield from _differing(theirs, ours, f"{prefix}{key}.")
+        elif ours != theirs:
+            yield f"{prefix}{key}"

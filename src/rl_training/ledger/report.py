@@ -1,0 +1,281 @@
+"""One HTML file of many runs: learning curves with bands, sortable tables, every run's config, runs side by side. It needs no network.
+
+Runs are the ledger's records (JSON) or run directories (config.yaml and metrics.jsonl), found in whatever folders are named.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rl_training.errors import RunError, UserError
+from rl_training.experiment.files import write_text
+from rl_training.experiment.yaml_text import parse_yaml
+from rl_training.ledger.records import CIRCUMSTANCES, Record
+from rl_training.ledger.statistics import Statistics
+
+PAGE = Path(__file__).resolve().parent.parent / "assets" / "report"
+MOST_POINTS = 400  # of one curve: a page of many long runs stays small
+STATISTICS = "statistics.json"
+
+
+@dataclass(frozen=True)
+class RunView:
+    """What the page knows of a run, whichever way it was recorded."""
+
+    name: str
+    algorithm: str
+    label: str
+    config: Mapping[str, Any]
+    about: Mapping[str, Any]
+    judged: str
+    best: float | None
+    final: float | None
+    seconds: float | None
+    evaluation: Sequence[tuple[int, float]]
+    training: Sequence[tuple[int, float]]
+
+    @property
+    def task(self) -> str:
+        """The environment, with what changes it."""
+        kwargs = self.config.get("env_kwargs") or {}
+        changes = [json.dumps(kwargs, ensure_ascii=False)] if kwargs else []
+        return " ".join([str(self.config.get("env_id", "?")), *changes])
+
+    @property
+    def identity(self) -> str:
+        """Runs that differ in nothing but their seed and circumstances have the same."""
+        same = {key: value for key, value in self.config.items() if key not in CIRCUMSTANCES}
+        return json.dumps([self.algorithm, self.label, self.judged, same], sort_keys=True, default=str)
+
+
+def write_report(sources: Sequence[Path], output: Path, *, intervals: bool = False) -> str:
+    """Writes the page of all runs found in `sources`; returns a sentence on what is in it."""
+    runs = list(find_runs(sources))
+    if not runs:
+        raise UserError(f"{', '.join(map(str, sources))}: no runs there, neither run directories nor records of the ledger")
+    if not output.parent.is_dir():
+        raise UserError(f"{output}: there is no folder {output.parent}")
+    if output.is_dir():
+        raise UserError(f"{output}: is a folder, not a file to write")
+    content = page_data(runs, _statistics(sources, intervals))
+    try:
+        write_text(output, render(content))
+    except OSError as error:
+        raise RunError(f"{output}: cannot be written ({error.strerror or error})") from None
+    return f"{output}: {content['summary']}"
+
+
+def _statistics(sources: Sequence[Path], compute: bool) -> Statistics:
+    """Those that stand beside the records, and any other where they are to be computed."""
+    if compute:
+        return Statistics()
+    beside = [folder / STATISTICS for source in sources for folder in (source, source.parent)]
+    return Statistics.load(next((path for path in beside if path.is_file()), Path(STATISTICS)), frozen=True)
+
+
+# Finding
+
+
+def find_runs(sources: Iterable[Path]) -> Iterator[RunView]:
+    for source in sources:
+        if source.is_file():
+            view = _record_view(source)
+            if view is None:
+                raise UserError(f"{source}: is no record of a run")
+            yield view
+        elif source.is_dir():
+            yield from _walk(source)
+        else:
+            raise UserError(f"{source}: no such file or folder")
+
+
+def _walk(source: Path) -> Iterator[RunView]:
+    for place, folders, files in os.walk(source):
+        folders.sort()
+        folder = Path(place)
+        if "config.yaml" in files and "metrics.jsonl" in files:
+            folders.clear()  # checkpoints have nothing for us
+            yield _directory_view(folder)
+            continue
+        for file in sorted(files):
+            if file.endswith(".json"):
+                view = _record_view(folder / file)
+                if view is not None:
+                    yield view
+
+
+def _record_view(path: Path) -> RunView | None:
+    """The record at `path`; None where the file is some other JSON."""
+    try:
+        record = Record.from_json(json.loads(path.read_text(encoding="utf-8")), source=str(path))
+    except (OSError, ValueError):  # a UserError is a ValueError
+        return None
+    raw = record.raw
+    episodes = int(record.final.get("eval_episodes", 0))
+    about = {key: raw[key] for key in ("suite", "config_file", "best_step", "num_updates", "git", "machine", "versions") if raw.get(key)}
+    return RunView(
+        name=record.name,
+        algorithm=record.algorithm,
+        label=record.label,
+        config=record.config,
+        about=about,
+        judged=f"{episodes} fresh greedy episodes",
+        best=record.score("best"),
+        final=record.score("final"),
+        seconds=raw.get("wall_time_s"),
+        evaluation=record.curve,
+        training=[],
+    )
+
+
+def _directory_view(folder: Path) -> RunView:
+    config = parse_yaml((folder / "config.yaml").read_text(encoding="utf-8", errors="replace"), source=str(folder / "config.yaml"))
+    if not isinstance(config, dict):
+        raise UserError(f"{folder / 'config.yaml'}: is no config")
+    try:
+        about = json.loads((folder / "metadata.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        about = {}
+    measured = list(_measurements(folder / "metrics.jsonl"))
+    evaluation = _curve(measured, "eval/mean_reward")
+    elapsed = _curve(measured, "time/time_elapsed")
+    return RunView(
+        name=folder.name,
+        algorithm=str(config.get("algo", "?")),
+        label=" ".join(map(str, config.get("tags") or ())),
+        config=config,
+        about=about if isinstance(about, dict) else {},
+        judged="the run's own evaluations",
+        best=max((value for _, value in evaluation), default=None),
+        final=evaluation[-1][1] if evaluation else None,
+        seconds=elapsed[-1][1] if elapsed else None,
+        evaluation=evaluation,
+        training=_curve(measured, "rollout/ep_rew_mean"),
+    )
+
+
+def _measurements(path: Path) -> Iterator[dict[str, Any]]:
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            record = json.loads(line)
+        except ValueError:  # a run that is going on, or was killed, may leave half a line
+            continue
+        if isinstance(record, dict) and isinstance(record.get("step"), int):
+            yield record
+
+
+def _curve(measured: Iterable[Mapping[str, Any]], key: str) -> list[tuple[int, float]]:
+    """By step; of two values at one step the later one, as a run that was resumed by hand may have them."""
+    values = ((record["step"], record.get(key)) for record in measured)
+    return sorted({step: float(value) for step, value in values if isinstance(value, (int, float)) and math.isfinite(value)}.items())
+
+
+# The page
+
+
+def page_data(runs: Sequence[RunView], statistics: Statistics) -> dict[str, Any]:
+    """What the page's script reads."""
+    groups: dict[str, list[int]] = {}
+    for index, run in enumerate(runs):
+        groups.setdefault(run.identity, []).append(index)
+    titles = _titles([[runs[index] for index in members] for members in groups.values()])
+    group_of = {index: number for number, members in enumerate(groups.values()) for index in members}
+    tasks = {run.task for run in runs}
+    counts = [f"{len(runs)} run{'s'[: len(runs) != 1]}", f"{len(groups)} config{'s'[: len(groups) != 1]}"]
+    return {
+        "summary": f"{', '.join(counts)} on {len(tasks)} task{'s'[: len(tasks) != 1]}",
+        "groups": [
+            _group(title, [runs[index] for index in members], statistics) for title, members in zip(titles, groups.values(), strict=True)
+        ],
+        "runs": [_run(run, group_of[index]) for index, run in enumerate(runs)],
+    }
+
+
+def _group(title: str, runs: Sequence[RunView], statistics: Statistics) -> dict[str, Any]:
+    first = runs[0]
+    found: dict[str, Any] = {"title": title, "task": first.task, "judged": first.judged, "steps": first.config.get("total_timesteps")}
+    best = [run.best for run in runs if run.best is not None]
+    final = [run.final for run in runs if run.final is not None]
+    if len(runs) > 2 and len(best) == len(final) == len(runs):  # of fewer a bootstrap says nothing
+        with suppress(KeyError):  # not among those that are stored
+            found["intervals"] = {"best": list(statistics.iqm(best)), "final": list(statistics.iqm(final))}
+    return found
+
+
+def _run(run: RunView, group: int) -> dict[str, Any]:
+    return {
+        "name": run.name,
+        "group": group,
+        "algorithm": run.algorithm,
+        "task": run.task,
+        "seed": run.config.get("seed"),
+        "steps": run.config.get("total_timesteps"),
+        "best": run.best,
+        "final": run.final,
+        "seconds": run.seconds,
+        "config": flat(run.config),
+        "about": flat(run.about),
+        "curves": {"evaluation": thinned(run.evaluation), "training": thinned(run.training)},
+    }
+
+
+def _titles(groups: Sequence[Sequence[RunView]]) -> list[str]:
+    """The algorithm and label of each group, and where that does not tell two of one task apart, the settings they differ in."""
+    plain = [" ".join(filter(None, (group[0].algorithm, group[0].label))) for group in groups]
+    titles = []
+    for title, group in zip(plain, groups, strict=True):
+        here = [other[0] for name, other in zip(plain, groups, strict=True) if name == title]
+        alike = [flat(other.config) for other in here if other.task == group[0].task]
+        mine = flat(group[0].config)
+        keys = [key for key in mine if key not in CIRCUMSTANCES and any(other.get(key) != mine[key] for other in alike)]
+        told = ", ".join(f"{key.rpartition('.')[2]}={mine[key]}" for key in keys[:4]) + (", …" if len(keys) > 4 else "")
+        titles.append(f"{title} ({told})" if told else title)
+    return titles
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested keys joined by dots; lists stay what they are."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            found |= flat(value, f"{prefix}{key}.")
+        else:
+            found[f"{prefix}{key}"] = value
+    return found
+
+
+def thinned(curve: Sequence[tuple[int, float]], most: int = MOST_POINTS) -> list[tuple[int, float]]:
+    """At most `most` points, evenly chosen, first and last among them."""
+    if len(curve) <= most:
+        return list(curve)
+    return [curve[round(index * (len(curve) - 1) / (most - 1))] for index in range(most)]
+
+
+def render(content: Mapping[str, Any]) -> str:
+    """The whole page. Data stands in a script element as JSON in which no `<` is left, so that no text in it can end that element."""
+    data = json.dumps(_finite(content), ensure_ascii=True, allow_nan=False, default=str)
+    for sign in "<>&":
+        data = data.replace(sign, f"\\u{ord(sign):04x}")
+    page = (PAGE / "page.html").read_text(encoding="utf-8")
+    parts = {"STYLE": (PAGE / "page.css").read_text("utf-8"), "SCRIPT": (PAGE / "page.js").read_text("utf-8"), "DATA": data}
+    for name, text in parts.items():  # DATA last: what stands in it is not looked at again
+        page = page.replace(f"/*{name}*/", text, 1)
+    return page
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN and no infinity: null."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return value

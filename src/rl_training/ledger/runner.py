@@ -1,0 +1,213 @@
+"""Runs what a suite plans, in processes side by side, and writes a record as each run ends.
+
+A run whose record is there is done: an interrupted suite goes on where it stopped, loses no finished run and repeats none.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from rl_training.errors import Interrupted, UserError
+from rl_training.experiment.files import failing_as_run_error
+from rl_training.ledger.machine import machine
+from rl_training.ledger.records import Record, differences, read_record, write_record
+from rl_training.ledger.suites import Plan
+
+if TYPE_CHECKING:
+    from rl_training.ledger.display import Display
+
+FRESH = 1_000_003  # added to the seed: episodes that no evaluation of the run has played
+
+
+@dataclass(frozen=True)
+class State:
+    """Where a suite stands: which runs have records, which of those were made by another config, which runs are missing."""
+
+    done: tuple[Record, ...]
+    stale: dict[str, tuple[str, ...]]  # name → the keys that differ; these are among `done`
+    missing: tuple[Plan, ...]
+
+
+def look(plans: Iterable[Plan], results: Path) -> State:
+    done, missing, stale = [], [], {}
+    for plan in plans:
+        path = results / f"{plan.name}.json"
+        if not path.exists():
+            missing.append(plan)
+            continue
+        record = read_record(path)
+        done.append(record)
+        if differing := differences(record, plan):
+            stale[plan.name] = tuple(sorted(differing))
+    return State(tuple(done), stale, tuple(missing))
+
+
+def run_plan(plan: Plan, folder: Path, progress: Callable[[int], None] | None = None) -> dict[str, Any]:
+    """Trains, evaluates both policies on fresh episodes and returns the record. The run's directory is made in `folder`."""
+    from rl_training.runtime.callbacks import Callback
+    from rl_training.runtime.workflows import evaluate_checkpoint, train
+
+    class Tell(Callback):
+        def on_log(self, run: Any, record: Any) -> None:
+            if progress is not None:
+                progress(run.clock.env_steps)
+
+    config = plan.config.replace(output_dir=str(folder))
+    result = train(config, callbacks=[Tell()])
+    checkpoints, fresh = result.run_dir / "checkpoints", config.seed + FRESH
+    best = evaluate_checkpoint(checkpoints / "best", num_episodes=plan.episodes, seed=fresh)
+    final = evaluate_checkpoint(checkpoints / "latest", num_episodes=plan.episodes, seed=fresh)
+    lines = (result.run_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    measured = [json.loads(line) for line in lines]
+    metadata = json.loads((result.run_dir / "metadata.json").read_text(encoding="utf-8"))
+    return {
+        "name": plan.name,
+        "suite": plan.suite,
+        "task": plan.task,
+        "algorithm": config.algo,
+        "label": plan.label,
+        "config_file": plan.config_file,
+        "config": {**config.to_dict(), "output_dir": "runs"},  # where it ran is nobody's business
+        "seed": config.seed,
+        "best": best,
+        "final": final,
+        "best_step": result.metrics["best_step"],
+        "num_updates": result.metrics["num_updates"],
+        "wall_time_s": round(result.metrics["wall_time_s"], 1),
+        "curve": [[record["step"], record["eval/mean_reward"]] for record in measured if "eval/mean_reward" in record],
+        "git": metadata.get("git"),
+        "versions": metadata.get("versions"),
+        "machine": machine(threads=1),
+    }
+
+
+@dataclass
+class _Worker:
+    """A run in a process of its own, and the end of the pipe it tells through."""
+
+    plan: Plan
+    process: SpawnProcess
+    pipe: Connection
+    folder: Path
+    failure: str | None = None
+    record: dict[str, Any] | None = None
+
+
+@dataclass
+class Outcome:
+    """The records there are now, and what became of the runs that failed."""
+
+    records: list[Record] = field(default_factory=list)
+    failures: dict[str, str] = field(default_factory=dict)
+
+
+Work: TypeAlias = Callable[[Plan, Path, Callable[[int], None]], dict[str, Any]]
+"""A plan, a folder of its own, and whom to tell how many steps are done → the record."""
+
+
+def run_plans(plans: Sequence[Plan], results: Path, *, jobs: int, display: Display, work: Work = run_plan) -> Outcome:
+    """Runs all of `plans`, at most `jobs` at a time. One that fails does not keep the others from running."""
+    if jobs < 1:
+        raise UserError(f"the number of jobs must be at least 1, got {jobs}")
+    try:
+        results.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{results}: no results can be written there ({error.strerror or error})") from None
+    waiting, running, outcome = list(reversed(plans)), list[_Worker](), Outcome()
+    scratch = Path(tempfile.mkdtemp(prefix="ledger-"))
+    asked_to_stop: list[int] = []
+
+    def on_signal(signum: int, frame: FrameType | None) -> None:
+        asked_to_stop.append(signum)
+
+    handlers = {signum: signal.signal(signum, on_signal) for signum in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        with display:
+            while waiting or running:
+                while waiting and len(running) < jobs:
+                    running.append(_start(waiting.pop(), scratch, work))
+                    display.started(running[-1].plan)
+                # A signal does not end this wait (PEP 475), so it looks up twice a second.
+                for pipe in wait([worker.pipe for worker in running], timeout=0.5):
+                    worker = next(each for each in running if each.pipe is pipe)
+                    if _listen(worker, display):
+                        running.remove(worker)
+                        _finish(worker, results, outcome, display)
+                if asked_to_stop:
+                    kept = f"{len(outcome.records)} runs were finished and are kept; the same command goes on with the rest"
+                    raise Interrupted(f"{len(running)} runs were stopped, {kept}", signum=asked_to_stop[0])
+    finally:
+        for worker in running:
+            worker.process.kill()
+            worker.process.join()
+        for signum, handler in handlers.items():
+            signal.signal(signum, handler)
+        shutil.rmtree(scratch, ignore_errors=True)
+    return outcome
+
+
+def _start(plan: Plan, scratch: Path, work: Work) -> _Worker:
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe(duplex=False)
+    folder = scratch / plan.name
+    process = context.Process(target=_work, args=(work, plan, folder, theirs))
+    process.start()
+    theirs.close()  # so that the pipe ends when the process does
+    return _Worker(plan, process, ours, folder)
+
+
+def _work(work: Work, plan: Plan, folder: Path, pipe: Connection) -> None:
+    """In the worker: whatever happens is told, and the exit code says nothing more."""
+    if hasattr(os, "setsid"):
+        os.setsid()  # Ctrl-C reaches only the suite, which then stops its workers
+    try:
+        pipe.send(("record", work(plan, folder, lambda step: pipe.send(("step", step)))))
+    except BrokenPipeError:
+        pass  # the suite is gone
+    except Exception as error:  # the suite has to hear of every failure, whatever it is
+        with suppress(BrokenPipeError):
+            pipe.send(("failed", f"{type(error).__name__}: {' '.join(str(error).split())}"))
+
+
+def _listen(worker: _Worker, display: Display) -> bool:
+    """Takes one message; whether the worker is done."""
+    try:
+        kind, content = worker.pipe.recv()
+    except EOFError:
+        worker.process.join()
+        if worker.record is None and worker.failure is None:
+            worker.failure = f"its process ended with exit code {worker.process.exitcode}"
+        return True
+    if kind == "step":
+        display.stepped(worker.plan, content)
+    elif kind == "record":
+        worker.record = content
+    else:
+        worker.failure = content
+    return False
+
+
+def _finish(worker: _Worker, results: Path, outcome: Outcome, display: Display) -> None:
+    worker.pipe.close()
+    shutil.rmtree(worker.folder, ignore_errors=True)
+    if worker.record is None:
+        outcome.failures[worker.plan.name] = str(worker.failure)
+        display.failed(worker.plan, str(worker.failure))
+        return
+    with failing_as_run_error(results / f"{worker.plan.name}.json"):
+        write_record(results, worker.record)
+    outcome.records.append(Record.from_json(worker.record, source=worker.plan.name))
+    display.finished(worker.plan, outcome.records[-1])

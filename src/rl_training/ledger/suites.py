@@ -1,0 +1,214 @@
+"""A suite: tasks, on each the configs to run, and for each the seeds and the budget, in the order of their worth.
+
+A suite is a YAML file (`assets/suites/` holds the shipped ones). Everything it names is loaded before the first run starts, so that a row,
+a config or a key that does not exist is found at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from typing_extensions import Self
+
+from rl_training.errors import ConfigError
+from rl_training.experiment.config import Override, TrainConfig, build_config, load_config
+from rl_training.experiment.explain import did_you_mean, one_line
+from rl_training.experiment.settings import Count
+from rl_training.experiment.yaml_text import parse_yaml
+
+SHIPPED_SUITES = Path(__file__).resolve().parent.parent / "assets" / "suites"
+
+_as_tuple = BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)
+Seeds = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1), _as_tuple]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class Judgement(_Part):
+    """Passed by a config whose policies reach `threshold` for `needed` of the seeds it is run with."""
+
+    threshold: float
+    needed: Count
+    policy: Literal["best", "final"] = "final"
+
+
+class SuiteRun(_Part):
+    """One config over its seeds: a file with changes (`set`, dotted keys), or a row trained by the task's `base`."""
+
+    config: str | None = None
+    algo: str | None = None
+    label: str = Field("", pattern=r"^[A-Za-z0-9_.-]*$")  # in the records' names
+    note: str = ""  # in tables
+    set: dict[str, Any] = Field(default_factory=dict)
+    seeds: Seeds | None = None
+    total_timesteps: Count | None = None
+    judgement: Judgement | None = None
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if (self.config is None) == (self.algo is None):
+            raise ValueError("a run names either a config or an algo (trained by the task's base)")
+        return self
+
+
+def _run(value: Any) -> Any:
+    return {"config": value} if isinstance(value, str) else value
+
+
+class Task(_Part):
+    """What is to be learned in how many steps, and what is known about it.
+
+    anchors: published results by algorithm (`anchor_source` says whose). reference: the algorithm the others are compared with.
+    peers: other packages whose runs on this task are recorded too, as `<peer>__<the configs' name>`.
+    scale: the returns that count as 0 and 1 where tasks are averaged. solved: the return at which the task counts as solved.
+    """
+
+    name: str = Field(min_length=1)
+    total_timesteps: Count
+    runs: Annotated[tuple[Annotated[SuiteRun, BeforeValidator(_run)], ...], Field(min_length=1), _as_tuple]
+    base: dict[str, Any] | None = None
+    solved: float | None = None
+    scale: Annotated[tuple[float, float], _as_tuple] | None = None
+    anchors: dict[str, float] = Field(default_factory=dict)
+    anchor_source: str = ""
+    reference: str = ""
+    peers: Annotated[tuple[str, ...], _as_tuple] = ()
+    judgement: Judgement | None = None
+
+
+class Suite(_Part):
+    """A whole suite file."""
+
+    name: str
+    description: str = ""
+    seeds: Seeds
+    episodes: Count = 100
+    tasks: Annotated[tuple[Task, ...], Field(min_length=1), _as_tuple]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One run to make: its name (which is its file's), and everything that decides it."""
+
+    name: str
+    suite: str
+    task: str
+    label: str
+    config_file: str
+    config: TrainConfig
+    episodes: int
+
+    @property
+    def group(self) -> str:
+        """What the runs of one config have in common: the name without the seed."""
+        return group_of(self.name)
+
+
+@dataclass(frozen=True)
+class Group:
+    """The plans of one config, one per seed, with the task they belong to."""
+
+    name: str
+    task: Task
+    note: str
+    judgement: Judgement | None
+    plans: tuple[Plan, ...]
+
+    @property
+    def algorithm(self) -> str:
+        return self.plans[0].config.algo
+
+
+def run_name(config: str, label: str, seed: int) -> str:
+    """`<row>__<config>[__label]__seed<seed>`: of a config file, named after its folder and itself."""
+    path = Path(config)
+    return "__".join([path.parent.name, path.stem, *([label] if label else []), f"seed{seed}"])
+
+
+def group_of(name: str) -> str:
+    return name.rsplit("__seed", 1)[0]
+
+
+def _run_name(task: Task, run: SuiteRun) -> str:
+    config = f"{run.algo}/{task.name.lower().replace(' ', '_')}" if run.config is None else run.config
+    return group_of(run_name(config, run.label, 0))
+
+
+def shipped_suites() -> tuple[str, ...]:
+    return tuple(sorted(path.stem for path in SHIPPED_SUITES.glob("*.yaml")))
+
+
+def load_suite(name: str | Path) -> Suite:
+    """The suite file `name`, or the shipped suite of that name."""
+    path = Path(name)
+    if not path.is_file():
+        path = SHIPPED_SUITES / f"{name}.yaml"
+        if str(name) not in shipped_suites():
+            raise ConfigError(f"{name}: no such suite, neither a file nor a shipped one{did_you_mean(name, shipped_suites())}")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{name}: cannot be read ({error})") from None
+    values = parse_yaml(text, source=str(name))
+    if not isinstance(values, dict):
+        raise ConfigError(f"{name}: must hold keys and values, such as `tasks:`, got {values!r:.60}")
+    try:
+        return Suite(**{"name": path.stem, **values})
+    except ValidationError as error:
+        raise ConfigError(f"{name}: {one_line(error, unknown=lambda key: ' is not a key of a suite')}") from None
+
+
+def plan_groups(suite: Suite, seeds: tuple[int, ...] | None = None) -> tuple[Group, ...]:
+    """Every config of the suite with its runs, all loaded and checked. `seeds` replaces the suite's own."""
+    groups: dict[str, Group] = {}
+    for task in suite.tasks:
+        for run in task.runs:
+            name = _run_name(task, run)
+            if name in groups:
+                raise ConfigError(f"suite {suite.name}: {name} is named twice: give one of them a label")
+            plans = tuple(_plans(suite, task, run, seeds or run.seeds or suite.seeds))
+            groups[name] = Group(name, task, run.note or run.label, run.judgement or task.judgement, plans)
+    return tuple(groups.values())
+
+
+def _plans(suite: Suite, task: Task, run: SuiteRun, seeds: tuple[int, ...]) -> Iterator[Plan]:
+    name = _run_name(task, run)
+    source = f"suite {suite.name}: {name}"
+    changes = {"total_timesteps": run.total_timesteps or task.total_timesteps, **run.set}
+    overrides = [Override(key, value, source) for key, value in changes.items()]
+    if run.config is not None:
+        yield from plan_config(run.config, overrides, seeds, label=run.label, episodes=suite.episodes, suite=suite.name, task=task.name)
+        return
+    if task.base is None:
+        raise ConfigError(f"{source}: its task has no base to train {run.algo} by")
+    base = {"output_dir": "runs", "seed": 0, **task.base, "algo": run.algo}
+    for seed in seeds:
+        config = build_config(base, [*_here(source), *overrides, Override("seed", seed, source)], source=source)
+        yield Plan(f"{name}__seed{seed}", suite.name, task.name, run.label, f"suites/{suite.name}.yaml", config, suite.episodes)
+
+
+def plan_config(
+    config_file: str,
+    overrides: Sequence[Override | str],
+    seeds: Iterable[int],
+    *,
+    label: str = "",
+    episodes: int = 100,
+    suite: str = "",
+    task: str = "",
+) -> Iterator[Plan]:
+    """The plans of one config file, changed by `overrides`, one for each seed."""
+    for seed in seeds:
+        config = load_config(config_file, [*_here(config_file), *overrides, Override("seed", seed, config_file)])
+        yield Plan(run_name(config_file, label, seed), suite, task, label, config_file, config, episodes)
+
+
+def _here(source: str) -> list[Override]:
+    """Runs side by side share the machine: one thread each, and no GPU."""
+    return [Override("device", "cpu", source), Override("threads", 1, source)]

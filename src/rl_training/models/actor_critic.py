@@ -1,0 +1,152 @@
+"""Policy and value in one network: what every on-policy algorithm trains.
+
+`step` and `greedy` are what acting and evaluation ask of any network, here as for Q-networks; `forward` and `taped` are the learner's.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from rl_training.models.distributions import DiagonalGaussian, Distribution
+from rl_training.models.heads import NO_DRAWS, Draws
+from rl_training.models.layers import Stream
+from rl_training.models.q_network import CoreState, Role
+from rl_training.models.stack import ACTIVATIONS, ActivationName
+
+if TYPE_CHECKING:
+    from rl_training.types import Array
+
+Gradients: TypeAlias = Callable[[Tensor, Tensor], Sequence[Tensor | None]]
+"""(∂L/∂numbers, ∂L/∂values) → the gradients of `parameters()`."""
+
+
+def orthogonal_(module: nn.Module, gain: float) -> None:
+    """Orthogonal weights and zero biases (Saxe et al. 2013, arXiv:1312.6120) for every linear layer in `module`."""
+    for layer in module.modules():
+        if isinstance(layer, nn.Linear):
+            nn.init.orthogonal_(layer.weight, gain)
+            nn.init.zeros_(layer.bias)
+
+
+class ActorCriticHeads(nn.Module):
+    """Features → the policy's numbers and the value, each through its own stack of layers.
+
+    Hidden layers start orthogonal with gain √2, the policy's output with 0.01 (nearly uniform actions), the value's with 1
+    (Huang et al. 2022, *The 37 implementation details of PPO*). A Gaussian's log σ is a free parameter, the same in every state.
+    """
+
+    def __init__(
+        self, in_dim: int, distribution: Distribution, hidden_sizes: Sequence[int], activation: ActivationName, log_std_init: float
+    ) -> None:
+        super().__init__()
+        self.gaussian = isinstance(distribution, DiagonalGaussian)
+        outputs = distribution.num_numbers // 2 if self.gaussian else distribution.num_numbers
+        self.policy = Stream(in_dim, hidden_sizes, outputs, activation=ACTIVATIONS[activation])
+        self.value = Stream(in_dim, hidden_sizes, 1, activation=ACTIVATIONS[activation])
+        self.log_std = nn.Parameter(torch.full((outputs,), log_std_init)) if self.gaussian else None
+        for stream, gain in ((self.policy, 0.01), (self.value, 1.0)):
+            orthogonal_(stream, math.sqrt(2))
+            orthogonal_(stream.layers[-1], gain)
+
+    def numbers(self, features: Tensor) -> Tensor:
+        """The policy's numbers, [..., P]."""
+        return self._with_std(self.policy.forward(features))
+
+    def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        return self.numbers(features), self.value.forward(features).squeeze(-1)
+
+    def _with_std(self, out: Tensor) -> Tensor:
+        return out if self.log_std is None else torch.cat([out, self.log_std.expand_as(out)], -1)
+
+    def taped(
+        self, features: Tensor, *, input_gradient: bool
+    ) -> tuple[Tensor, Tensor, Callable[[Tensor, Tensor], tuple[list[Tensor], Tensor]]]:
+        """[B, F] → numbers, values [B], and from their gradients those of `parameters()` and of the features."""
+        out, from_policy = self.policy.taped(features, input_gradient=input_gradient)
+        values, from_value = self.value.taped(features, input_gradient=input_gradient)
+        numbers = self._with_std(out)
+
+        def pullback(grad_numbers: Tensor, grad_values: Tensor) -> tuple[list[Tensor], Tensor]:
+            grad_out = grad_numbers[..., : out.shape[-1]]
+            grads_p, features_p = from_policy(grad_out)
+            grads_v, features_v = from_value(grad_values.unsqueeze(-1))
+            grads = grads_p + grads_v
+            if self.log_std is not None:
+                grads = [grad_numbers[..., out.shape[-1] :].sum(0), *grads]  # a parameter of this module's own comes first
+            return grads, features_p + features_v
+
+        return numbers, values.squeeze(-1), pullback
+
+
+class ActorCritic(nn.Module, ABC):
+    """obs → the policy's numbers [..., P] (see distributions.py) and values [...]."""
+
+    distribution: Distribution
+
+    @abstractmethod
+    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]: ...
+
+    def taped(self, obs: Tensor) -> tuple[Tensor, Tensor, Gradients]:
+        """`forward` and the gradients of `parameters()`: by autograd, unless a network knows better."""
+        parameters = list(self.parameters())
+        with torch.enable_grad():
+            outputs = self.forward(obs)
+
+        def gradients(grad_numbers: Tensor, grad_values: Tensor) -> Sequence[Tensor | None]:
+            return torch.autograd.grad(outputs, parameters, (grad_numbers, grad_values), allow_unused=True)
+
+        return outputs[0].detach(), outputs[1].detach(), gradients
+
+    @abstractmethod
+    def step(self, obs: Tensor, state: CoreState, episode_starts: Tensor, draws: Draws = NO_DRAWS) -> tuple[Tensor, CoreState]:
+        """One acting step: the policy's numbers [E, P] and the state carried on."""
+
+    def initial_state(self, batch_size: int) -> CoreState:
+        """Nothing is carried: the loop threads () through."""
+        return ()
+
+    def draw(self, generator: torch.Generator, batch_shape: Sequence[int], role: Role) -> Draws:
+        """A forward pass is not random: the action is drawn from its numbers."""
+        return NO_DRAWS
+
+    def greedy(self, numbers: Array) -> Array:
+        """The likeliest actions, as the environment takes them."""
+        return self.distribution.to_env(self.distribution.mode(numbers))
+
+
+class MLPActorCritic(ActorCritic):
+    """Fully connected: policy and value share nothing."""
+
+    def __init__(
+        self,
+        obs_dim: int,
+        distribution: Distribution,
+        hidden_sizes: Sequence[int],
+        activation: ActivationName = "tanh",
+        log_std_init: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.distribution = distribution
+        self.heads = ActorCriticHeads(obs_dim, distribution, hidden_sizes, activation, log_std_init)
+
+    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        return self.heads.forward(_floats(obs))
+
+    def taped(self, obs: Tensor) -> tuple[Tensor, Tensor, Gradients]:
+        """By hand: the products autograd would make, without its nodes."""
+        with torch.no_grad():
+            numbers, values, pullback = self.heads.taped(_floats(obs), input_gradient=False)
+        return numbers, values, lambda grad_numbers, grad_values: pullback(grad_numbers, grad_values)[0]
+
+    def step(self, obs: Tensor, state: CoreState, episode_starts: Tensor, draws: Draws = NO_DRAWS) -> tuple[Tensor, CoreState]:
+        return self.heads.numbers(_floats(obs)), state
+
+
+def _floats(obs: Tensor) -> Tensor:
+    return obs if obs.is_floating_point() else obs.float()

@@ -1,0 +1,203 @@
+"""What the numbers of a policy mean: the distribution of an action, as a network's head predicts it.
+
+A distribution has no parameters of its own: it reads them from `numbers` [..., P]. Acting goes through NumPy (a handful of rows, where
+every torch call costs more than its arithmetic), learning through torch, with the gradient in closed form.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from rl_training.types import Array
+
+_HALF_LOG_TAU = 0.5 * math.log(2 * math.pi)
+
+
+class Evaluated(NamedTuple):
+    """Given actions under a distribution, and from ∂L/∂log_prob and ∂L/∂entropy (a number, or shaped alike) to ∂L/∂numbers."""
+
+    log_prob: Tensor  # [...]
+    entropy: Tensor  # [...]
+    pullback: Callable[[Tensor, Tensor | float], Tensor]
+
+
+class Distribution(ABC):
+    """Actions as the learner keeps them are [..., *action_shape]; `to_env` makes them what the environment takes."""
+
+    num_numbers: int  # P
+    action_shape: tuple[int, ...]
+    action_dtype: torch.dtype
+
+    @abstractmethod
+    def sample(self, numbers: Array, rng: np.random.Generator) -> Array:
+        """One action for each row."""
+
+    @abstractmethod
+    def mode(self, numbers: Array) -> Array:
+        """The likeliest action of each row."""
+
+    def to_env(self, actions: Array) -> Array:
+        return actions
+
+    @abstractmethod
+    def describe(self, numbers: Array) -> dict[str, Any]:
+        """One row of numbers [P] in words a person reads, as JSON can hold them."""
+
+    @abstractmethod
+    def evaluate(self, numbers: Tensor, actions: Tensor) -> Evaluated:
+        """numbers: [..., P]; actions: [..., *action_shape]. Differentiable by autograd too."""
+
+
+def _gumbel_argmax(logits: Array, rng: np.random.Generator) -> Array:
+    """argmax_a (l_a − log E_a) with E_a exponential is distributed as softmax(l): no probabilities, no cumulative sum."""
+    actions: Array = (logits - np.log(rng.standard_exponential(logits.shape, np.float32))).argmax(-1)
+    return actions
+
+
+def _probabilities(logits: Array) -> list[float]:
+    weights = np.exp(logits.astype(np.float64) - logits.max())
+    shares: list[float] = (weights / weights.sum()).tolist()
+    return shares
+
+
+class Categorical(Distribution):
+    """One of n actions; the numbers are logits."""
+
+    action_shape = ()
+    action_dtype = torch.int64
+
+    def __init__(self, num_actions: int) -> None:
+        self.num_numbers = num_actions
+
+    def sample(self, numbers: Array, rng: np.random.Generator) -> Array:
+        return _gumbel_argmax(numbers, rng)
+
+    def mode(self, numbers: Array) -> Array:
+        actions: Array = numbers.argmax(-1)
+        return actions
+
+    def describe(self, numbers: Array) -> dict[str, Any]:
+        return {"probabilities": _probabilities(numbers)}
+
+    def evaluate(self, numbers: Tensor, actions: Tensor) -> Evaluated:
+        """∂log π(a)/∂l = 1_a − p;  ∂H/∂l_j = −p_j (log p_j + H)."""
+        log_p = torch.log_softmax(numbers, -1)
+        p = log_p.exp()
+        index = actions.unsqueeze(-1)
+        entropy = -(p * log_p).sum(-1)
+
+        def pullback(grad_log_prob: Tensor, grad_entropy: Tensor | float) -> Tensor:
+            g = grad_log_prob.unsqueeze(-1)
+            grad = (p * -g).scatter_add_(-1, index, g)
+            if isinstance(grad_entropy, float):
+                return grad if grad_entropy == 0 else grad.addcmul_(p, log_p + entropy.unsqueeze(-1), value=-grad_entropy)
+            return grad.addcmul_(p * grad_entropy.unsqueeze(-1), log_p + entropy.unsqueeze(-1), value=-1)
+
+        return Evaluated(log_p.gather(-1, index).squeeze(-1), entropy, pullback)
+
+
+class MultiCategorical(Distribution):
+    """Independent choices, one of n_k each; the numbers are their logits one after the other."""
+
+    action_dtype = torch.int64
+
+    def __init__(self, sizes: Sequence[int], start: Sequence[int] = (), shape: Sequence[int] | None = None) -> None:
+        """sizes: [K]; start: the smallest value of each choice (0 where not given); shape: of one action of the environment."""
+        self.sizes = [int(size) for size in sizes]
+        self._shape = (len(self.sizes),) if shape is None else tuple(shape)
+        self.num_numbers, self.action_shape = sum(self.sizes), (len(self.sizes),)
+        self._parts = [Categorical(size) for size in self.sizes]
+        self._cuts = list(itertools.accumulate(self.sizes))[:-1]
+        self._start = np.asarray(start or [0] * len(self.sizes), np.int64)
+
+    def sample(self, numbers: Array, rng: np.random.Generator) -> Array:
+        return np.stack([_gumbel_argmax(part, rng) for part in np.split(numbers, self._cuts, -1)], -1)
+
+    def mode(self, numbers: Array) -> Array:
+        return np.stack([part.argmax(-1) for part in np.split(numbers, self._cuts, -1)], -1)
+
+    def to_env(self, actions: Array) -> Array:
+        return (actions + self._start).reshape(-1, *self._shape)
+
+    def describe(self, numbers: Array) -> dict[str, Any]:
+        return {"probabilities": [_probabilities(part) for part in np.split(numbers, self._cuts)]}
+
+    def evaluate(self, numbers: Tensor, actions: Tensor) -> Evaluated:
+        """log π(a) = Σ_k log π_k(a_k), H = Σ_k H_k."""
+        logits: Sequence[Tensor] = numbers.split(self.sizes, -1)  # type: ignore[no-untyped-call]  # torch's own
+        parts = [part.evaluate(each, actions[..., k]) for k, (part, each) in enumerate(zip(self._parts, logits, strict=True))]
+
+        def pullback(grad_log_prob: Tensor, grad_entropy: Tensor | float) -> Tensor:
+            return torch.cat([part.pullback(grad_log_prob, grad_entropy) for part in parts], -1)
+
+        log_prob = torch.stack([part.log_prob for part in parts]).sum(0)
+        return Evaluated(log_prob, torch.stack([part.entropy for part in parts]).sum(0), pullback)
+
+
+class DiagonalGaussian(Distribution):
+    """Independent normal actions; the numbers are the means, then the logarithms of the standard deviations.
+
+    Bounds: what the policy drew is what it learns from, with the density of the unbounded Gaussian; only what the *environment* gets is
+    clipped to its bounds (`to_env`). So mass beyond a bound acts like the bound, and no density has to be corrected. Actions are not
+    rescaled: an environment whose bounds are far from ±1 wants a wrapper.
+    """
+
+    action_dtype = torch.float32
+
+    def __init__(self, low: Array, high: Array, shape: Sequence[int]) -> None:
+        """low, high: [D], infinite where there is no bound; shape: of one action of the environment, D numbers in all."""
+        self.dim = math.prod(shape)
+        self.num_numbers, self.action_shape = 2 * self.dim, (self.dim,)
+        self._shape = tuple(shape)
+        self._low, self._high = np.asarray(low, np.float32).reshape(self.dim), np.asarray(high, np.float32).reshape(self.dim)
+
+    def sample(self, numbers: Array, rng: np.random.Generator) -> Array:
+        mean, log_std = numbers[..., : self.dim], numbers[..., self.dim :]
+        actions: Array = mean + np.exp(log_std) * rng.standard_normal(mean.shape, np.float32)
+        return actions
+
+    def mode(self, numbers: Array) -> Array:
+        return numbers[..., : self.dim]
+
+    def to_env(self, actions: Array) -> Array:
+        return np.clip(actions, self._low, self._high).reshape(-1, *self._shape)
+
+    def describe(self, numbers: Array) -> dict[str, Any]:
+        return {"mean": numbers[: self.dim].tolist(), "std": np.exp(numbers[self.dim :]).tolist()}
+
+    def evaluate(self, numbers: Tensor, actions: Tensor) -> Evaluated:
+        """z = (a − μ)/σ:  log π = Σ −z²/2 − log σ − ½ log 2π;  ∂/∂μ = z/σ,  ∂/∂log σ = z² − 1;  H = Σ log σ + ½ + ½ log 2π."""
+        mean, log_std = numbers[..., : self.dim], numbers[..., self.dim :]
+        inverse_std = torch.exp(-log_std)
+        z = (actions - mean) * inverse_std
+        square = z * z
+        log_prob = -(0.5 * square + log_std + _HALF_LOG_TAU).sum(-1)
+        entropy = (log_std + (0.5 + _HALF_LOG_TAU)).sum(-1)
+
+        def pullback(grad_log_prob: Tensor, grad_entropy: Tensor | float) -> Tensor:
+            g = grad_log_prob.unsqueeze(-1)
+            h = grad_entropy if isinstance(grad_entropy, float) else grad_entropy.unsqueeze(-1)
+            return torch.cat([g * z * inverse_std, g * (square - 1) + h], -1)
+
+        return Evaluated(log_prob, entropy, pullback)
+
+
+def make_distribution(action: Mapping[str, Any]) -> Distribution:
+    """The distribution for an action space as `describe_action_space` gives it (and a checkpoint's manifest holds it)."""
+    kind = action["kind"]
+    if kind == "discrete":
+        return Categorical(int(action["n"]))
+    if kind == "multi_discrete":
+        return MultiCategorical(action["nvec"], action["start"], action["shape"])
+    if kind == "box":
+        return DiagonalGaussian(action["low"], action["high"], action["shape"])
+    raise ValueError(f"there is no distribution for actions of kind {kind!r}")

@@ -1,0 +1,40 @@
+"""`train_recurrent_ppo`: PPO's wiring with a recurrent network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rl_training.algorithms.recurrent_ppo import RecurrentPPO
+from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.settings import RecurrentPPOSettings
+from rl_training.models.distributions import make_distribution
+from rl_training.models.recurrent import LSTMActorCritic
+from rl_training.runtime.ppo_trainer import learner_keywords, train_actor_critic
+from rl_training.runtime.run import RunOptions, TrainResult
+from rl_training.runtime.setup import prepare
+
+
+def build_network(settings: RecurrentPPOSettings, spaces: Mapping[str, Any]) -> LSTMActorCritic:
+    return LSTMActorCritic(
+        spaces["obs_shape"],
+        make_distribution(spaces["action"]),
+        features_dim=settings.features_dim,
+        encoder_hidden_sizes=settings.hidden_sizes,
+        head_hidden_sizes=settings.head_hidden_sizes,
+        hidden_size=settings.recurrent_hidden_size,
+        num_layers=settings.recurrent_num_layers,
+        activation=settings.activation,
+        log_std_init=settings.log_std_init,
+    )
+
+
+def train_recurrent_ppo(config: TrainConfig, run_suffix: str | None = None, **options: Any) -> TrainResult:
+    """Train recurrent PPO. `options` are those of RunOptions: callbacks, env, resume_from."""
+    run_options = RunOptions(run_suffix=run_suffix, **options)
+    setup = prepare(config, run_options.env, small=False)
+    settings = config.settings
+    assert isinstance(settings, RecurrentPPOSettings)  # the row has these
+    network = setup.build_network()
+    learner = RecurrentPPO(network, **learner_keywords(setup, settings))
+    return train_actor_critic(setup, settings, run_options, network=network, learner=learner)

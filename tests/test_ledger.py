@@ -1,0 +1,235 @@
+"""The ledger: suites that name what does not exist, runs that fail or are interrupted, records of other configs, and judgements."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from rich.console import Console
+
+import ledger_runs
+from rl_training.cli import main
+from rl_training.errors import Interrupted, UserError
+from rl_training.ledger.display import Display
+from rl_training.ledger.judging import at_most, fallen_short, false_failures, pass_rate_at_least
+from rl_training.ledger.records import Record, differences, read_record, read_records
+from rl_training.ledger.runner import Outcome, look, run_plans
+from rl_training.ledger.suites import Plan, load_suite, plan_groups, shipped_suites
+
+SILENT = Console(quiet=True)
+
+
+@pytest.fixture
+def suite_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LEDGER_STARTED", str(tmp_path / "started"))
+    monkeypatch.setenv("LEDGER_PID", str(tmp_path / "pid"))
+    path = tmp_path / "mine.yaml"
+    path.write_text(yaml.safe_dump(ledger_runs.SUITE))
+    return path
+
+
+@pytest.fixture
+def plans(suite_file: Path) -> list[Plan]:
+    return [plan for group in plan_groups(load_suite(suite_file)) for plan in group.plans]
+
+
+def run(plans: list[Plan] | tuple[Plan, ...], results: Path, work: Any = ledger_runs.finish, jobs: int = 2) -> Outcome:
+    return run_plans(plans, results, jobs=jobs, display=Display(len(plans), 1, console=SILENT), work=work)
+
+
+def leave(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as left:
+        main(arguments)
+    assert isinstance(left.value.code, int)
+    return left.value.code
+
+
+# Suites
+
+
+@pytest.mark.parametrize("name", shipped_suites())
+def test_every_shipped_suite_can_be_run(name: str) -> None:
+    groups = plan_groups(load_suite(name))
+    assert all(len(group.plans) >= 4 for group in groups)
+
+
+def test_a_plan_is_the_config_on_one_thread_with_its_seed_and_budget(plans: list[Plan]) -> None:
+    assert [plan.name for plan in plans] == [f"{algo}__chain__seed{seed}" for algo in ("dqn", "double_dqn") for seed in (1, 2)]
+    config = plans[3].config
+    assert (config.algo, config.seed, config.total_timesteps, config.threads, config.device) == ("double_dqn", 2, 200, 1, "cpu")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"runs": [{"algo": "dqnn"}]}, "algo 'dqnn' is unknown; did you mean dqn?"),
+        ({"runs": ["configs/dqn/no_such.yaml"]}, "configs/dqn/no_such.yaml: no such config"),
+        ({"runs": [{"algo": "dqn", "set": {"algo_kwargs.batchsize": 3}}]}, "did you mean batch_size?"),
+        ({"runs": [{"algo": "dqn"}, {"algo": "dqn"}]}, "dqn__chain is named twice"),
+        ({"runs": [{"config": "configs/dqn/cartpole.yaml", "algo": "dqn"}]}, "either a config or an algo"),
+        ({"runs": []}, "runs"),
+        ({"base": None}, "no base"),
+        ({"stepps": 3}, "tasks.0.stepps is not a key of a suite"),
+        ({"total_timesteps": 0}, "total_timesteps must be >= 1"),
+    ],
+)
+def test_a_suite_that_cannot_be_run_is_bad_input(
+    suite_file: Path, change: dict[str, Any], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    task = {**ledger_runs.SUITE["tasks"][0], **change}
+    suite_file.write_text(yaml.safe_dump({**ledger_runs.SUITE, "tasks": [task]}))
+    assert leave("ledger", str(suite_file)) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and len(err.splitlines()) == 1 and message in err
+    assert list(suite_file.parent.iterdir()) == [suite_file]
+
+
+def test_a_suite_that_is_not_there(suite_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert leave("ledger", "clasic") == 2
+    assert "did you mean classic?" in capsys.readouterr().err
+
+
+# Running
+
+
+def test_what_is_done_is_not_repeated_and_what_failed_is(plans: list[Plan], tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    outcome = run(plans, results, ledger_runs.fail_on_seed_2)
+    assert outcome.failures.keys() == {"dqn__chain__seed2", "double_dqn__chain__seed2"}
+    assert outcome.failures["dqn__chain__seed2"] == "RuntimeError: the loss is nan"
+    assert "exit code -9" in outcome.failures["double_dqn__chain__seed2"]
+    state = look(plans, results)
+    assert [plan.name for plan in state.missing] == ["dqn__chain__seed2", "double_dqn__chain__seed2"] and not state.stale
+    before = {path: path.read_bytes() for path in results.iterdir()}
+    assert len(before) == 2
+    run(state.missing, results)
+    assert (tmp_path / "started").read_text().split().count("dqn__chain__seed1") == 1
+    assert not look(plans, results).missing
+    assert all(path.read_bytes() == content for path, content in before.items())
+
+
+def test_an_interrupted_suite_keeps_what_is_finished_and_leaves_nothing_behind(plans: list[Plan], tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    handler = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(Interrupted, match="1 runs were finished and are kept") as stopped:
+        run(plans, results, ledger_runs.interrupt_after_the_first, jobs=1)
+    assert stopped.value.signum == signal.SIGTERM and signal.getsignal(signal.SIGTERM) is handler
+    assert [path.name for path in results.iterdir()] == ["dqn__chain__seed1.json"]
+    with pytest.raises(ProcessLookupError):  # the run that would have gone on is dead
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+    run(look(plans, results).missing, results)
+    started = (tmp_path / "started").read_text().split()
+    assert sorted(started) == sorted(plan.name for plan in plans)  # each once, the finished one not again
+    assert len(read_records(results)) == 4
+
+
+def test_a_worker_can_say_that_it_was_interrupted() -> None:
+    """Processes of a pool hand their errors over pickled; one that cannot be read back leaves the pool waiting for ever."""
+    received = pickle.loads(pickle.dumps(Interrupted("stopped at step 3", signum=15)))
+    assert isinstance(received, Interrupted) and str(received) == "stopped at step 3" and received.signum == 15
+
+
+def test_a_suite_from_the_command_line(suite_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Real training, once: the record holds the config, the curve, both evaluations, the commit and the machine."""
+    arguments = ("ledger", str(suite_file), "--results", "out", "--seeds", "7", "--jobs", "1")
+    assert leave(*arguments, "--dry-run") == 0
+    assert "2 runs, 0 done, 2 to do (400 environment steps)" in capsys.readouterr().out
+    assert not Path("out").exists()
+    task = {**ledger_runs.SUITE["tasks"][0], "runs": [{"algo": "dqn"}]}
+    suite_file.write_text(yaml.safe_dump({**ledger_runs.SUITE, "tasks": [task]}))
+    assert leave(*arguments) == 0
+    out, err = capsys.readouterr()
+    assert "[1/1] dqn__chain__seed7: best" in err and "| dqn__chain |" in out
+    raw = json.loads(Path("out/dqn__chain__seed7.json").read_text())
+    assert raw["best"]["eval_episodes"] == raw["final"]["eval_episodes"] == 100
+    assert [step for step, _ in raw["curve"]] == [100, 200]
+    assert raw["config"]["total_timesteps"] == 200 and raw["config"]["output_dir"] == "runs"
+    assert raw["machine"]["cores"] and raw["versions"]["torch"] and (raw["suite"], raw["algorithm"]) == ("mine", "dqn")
+    assert leave(*arguments) == 0
+    assert "1 done, 0 to do" in capsys.readouterr().out
+
+
+def test_the_commit_can_be_told_where_there_is_no_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rl_training.experiment.runs import git_state
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    assert git_state() is None
+    monkeypatch.setenv("RL_TRAINING_COMMIT", "abc")
+    assert git_state() == {"commit": "abc", "dirty": None}
+
+
+# Records
+
+
+def test_a_record_of_another_config_is_named_and_kept(
+    plans: list[Plan], suite_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = tmp_path / "results"
+    run(plans, results)
+    file = results / "dqn__chain__seed1.json"
+    raw = json.loads(file.read_text())
+    raw["config"]["total_timesteps"] = 100
+    raw["config"]["algo_kwargs"]["gamma"] = 0.5
+    raw["config"]["threads"] = 8  # how it was run, not what
+    raw["config"]["a_key_of_yesterday"] = 1
+    del raw["config"]["vectorization"]
+    file.write_text(json.dumps(raw))
+    assert sorted(differences(read_record(file), plans[0])) == ["algo_kwargs.gamma", "total_timesteps"]
+    assert leave("ledger", str(suite_file), "--results", str(results)) == 0
+    out = capsys.readouterr().out
+    assert "4 done, 0 to do" in out and "dqn__chain__seed1 was made with another algo_kwargs.gamma, total_timesteps" in out
+    assert leave("ledger", str(suite_file), "--results", str(results), "--redo", "--dry-run") == 0
+    assert "to do: dqn__chain__seed1" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"name": "a__seed1", "config": {}}'])
+def test_a_file_that_is_no_record(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(UserError, match=r"a\.json"):
+        read_records(tmp_path)
+
+
+def test_seeds_are_in_the_order_of_numbers(tmp_path: Path) -> None:
+    for seed in (10, 9):
+        (tmp_path / f"a__seed{seed}.json").write_text(json.dumps(ledger_runs.record(f"dqn__a__seed{seed}")))
+    assert [record.seed for record in read_records(tmp_path)] == [9, 10]
+
+
+# Judgements
+
+
+def test_k_of_n() -> None:
+    groups = plan_groups(load_suite("smoke"))
+    group = next(group for group in groups if group.name == "dqn__chain")
+    assert group.judgement is not None
+
+    def records(*scores: float) -> list[Record]:
+        raws = [ledger_runs.record(f"dqn__chain__seed{seed}", final=score) for seed, score in enumerate(scores, 1)]
+        return [Record.from_json(raw, source="here") for raw in raws]
+
+    need = group.judgement.needed
+    assert not list(fallen_short([group], records(*[1.0] * need, *[0.0] * (4 - need))))
+    assert list(fallen_short([group], records(*[1.0] * (need - 1), *[0.5] * (5 - need))))
+
+
+def test_how_surely_a_sound_program_passes() -> None:
+    # P(X ≤ 1) for two fair coins: 3/4
+    assert at_most(1, 2, 0.5) == pytest.approx(0.75)
+    # 20 of 20: the p with p^20 = 0.05
+    assert pass_rate_at_least(20, 20) == pytest.approx(0.05 ** (1 / 20))
+    # 1 of 2: P(X ≥ 1) = 1 − (1−p)² = 0.05
+    assert pass_rate_at_least(1, 2) == pytest.approx(1 - 0.95**0.5)
+    assert pass_rate_at_least(0, 20) == 0.0
+    p = 0.05 ** (1 / 20)
+    assert false_failures(20, 20, needed=1, seeds=3) == pytest.approx((1 - p) ** 3) == pytest.approx(0.0027, abs=1e-4)
+    assert (
+        false_failures(20, 20, needed=2, seeds=4) == pytest.approx((1 - p) ** 4 + 4 * p * (1 - p) ** 3) == pytest.approx(0.0096, abs=1e-4)
+    )

@@ -1,0 +1,301 @@
+"""The report page: what it finds, that nothing in a run breaks out of it, its arithmetic in Node, the page itself in a real browser."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import ledger_runs
+from browser import Browser, find_browser
+from rl_training.cli import main
+from rl_training.errors import UserError
+from rl_training.ledger.report import PAGE, find_runs, page_data, render, thinned, write_report
+from rl_training.ledger.statistics import Statistics
+
+EVIL = "</script><img src=x onerror='window.broken = 1'>"
+
+
+def write_records(folder: Path) -> Path:
+    folder.mkdir()
+    for algo, finals in (("dqn", (10.0, 20.0, 60.0)), ("qr_dqn", (40.0, 50.0, 90.0))):
+        for seed, final in enumerate(finals, 1):
+            raw = ledger_runs.record(f"{algo}__cartpole__seed{seed}", algo, best=final + 1, final=final, wall_time_s=3.5)
+            (folder / f"{raw['name']}.json").write_text(json.dumps(raw))
+    (folder / "statistics.json").write_text(
+        json.dumps({"iqm [[11.0, 21.0, 61.0]]": [31, 11, 61], "iqm [[10.0, 20.0, 60.0]]": [30, 10, 60]})
+    )
+    return folder
+
+
+def write_run(folder: Path, seed: int, rate: float = 0.1, tag: str = "") -> Path:
+    folder.mkdir(parents=True)
+    config = {
+        "algo": "dqn",
+        "env_id": "Acrobot-v1",
+        "seed": seed,
+        "total_timesteps": 300,
+        "tags": [tag] if tag else [],
+        "algo_kwargs": {"learning_rate": rate},
+    }
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    (folder / "metadata.json").write_text(json.dumps({"command": ["train", EVIL], "hardware": {"cpu_cores": 2}}))
+    measured = [{"step": step, "eval/mean_reward": -float(step + seed), "time/time_elapsed": step / 10} for step in (100, 300, 200)]
+    lines = [json.dumps(record) for record in measured] + ['{"step": 150, "rollout/ep_rew_mean": -7.0}', '{"step": 300, "eval/mean_re']
+    (folder / "metrics.jsonl").write_text("\n".join(lines))
+    return folder
+
+
+def data_of(page: str) -> Any:
+    (found,) = re.findall(r'<script id="data" type="application/json">(.*?)</script>', page, re.DOTALL)
+    return json.loads(found)
+
+
+# What it finds
+
+
+def test_records_and_run_directories_anywhere_below(tmp_path: Path) -> None:
+    write_records(tmp_path / "records")
+    write_run(tmp_path / "runs" / "deep" / "a", seed=1)
+    names = [run.name for run in find_runs([tmp_path])]
+    assert names == [f"{algo}__cartpole__seed{seed}" for algo in ("dqn", "qr_dqn") for seed in (1, 2, 3)] + ["a"]
+
+
+def test_a_run_directory_is_read_as_it_stands(tmp_path: Path) -> None:
+    """Half a last line (the run goes on) is left out; best and final are those of its own evaluations."""
+    (run,) = find_runs([write_run(tmp_path / "a", seed=1, tag="mine")])
+    assert run.evaluation == [(100, -101.0), (200, -201.0), (300, -301.0)]
+    assert (run.best, run.final, run.seconds, run.label, run.judged) == (-101.0, -301.0, 30.0, "mine", "the run's own evaluations")
+    assert run.training == [(150, -7.0)]
+
+
+def test_runs_of_one_config_are_one_group_and_groups_are_told_apart(tmp_path: Path) -> None:
+    for name, seed, rate in (("a", 1, 0.1), ("b", 2, 0.1), ("c", 1, 0.5)):
+        write_run(tmp_path / name, seed=seed, rate=rate)
+    data = page_data(list(find_runs([tmp_path])), Statistics(frozen=True))
+    assert [group["title"] for group in data["groups"]] == ["dqn (learning_rate=0.1)", "dqn (learning_rate=0.5)"]
+    assert [run["group"] for run in data["runs"]] == [0, 0, 1]
+    assert data["summary"] == "3 runs, 2 configs on 1 task"
+
+
+def test_stored_intervals_are_shown_and_no_others(tmp_path: Path) -> None:
+    folder = write_records(tmp_path / "records")
+    write_report([folder], tmp_path / "page.html")
+    groups = data_of((tmp_path / "page.html").read_text())["groups"]
+    assert groups[0]["intervals"] == {"best": [31, 11, 61], "final": [30, 10, 60]} and "intervals" not in groups[1]
+
+
+def test_a_long_curve_is_thinned_with_its_ends() -> None:
+    curve = [(step, float(step)) for step in range(10_000)]
+    thin = thinned(curve, 100)
+    assert len(thin) == 100 and thin[0] == curve[0] and thin[-1] == curve[-1]
+    assert thinned(curve[:5], 100) == curve[:5]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nothing_here"], "nothing_here: no such file or folder"),
+        (["empty"], "empty: no runs there"),
+        (["records", "-o", "no_folder/page.html"], "there is no folder no_folder"),
+        (["records", "-o", "empty"], "empty: is a folder"),
+        (["records/statistics.json"], "statistics.json: is no record of a run"),
+        ([], "RESULTS_OR_RUNS"),
+    ],
+)
+def test_bad_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    write_records(tmp_path / "records")
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path)
+    before = set(tmp_path.rglob("*"))
+    with pytest.raises(SystemExit) as left:
+        main(["report", *arguments])
+    assert left.value.code == 2 and message in capsys.readouterr().err
+    assert set(tmp_path.rglob("*")) == before
+
+
+def test_a_config_that_is_none(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", seed=1)
+    (tmp_path / "a" / "config.yaml").write_text("[1]")
+    with pytest.raises(UserError, match=r"config\.yaml: is no config"):
+        list(find_runs([tmp_path]))
+
+
+# What it writes
+
+
+def test_no_text_of_a_run_can_end_the_data(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", seed=1, tag=EVIL)
+    write_report([tmp_path], tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert page.count("</script") == 2 and "<img" not in page
+    data = data_of(page)
+    assert data["runs"][0]["config"]["tags"] == [EVIL] and data["groups"][0]["title"] == f"dqn {EVIL}"
+
+
+def test_it_asks_for_nothing_outside_itself(tmp_path: Path) -> None:
+    write_records(tmp_path / "records")
+    write_report([tmp_path], tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert "default-src 'none'" in page
+    assert not re.search(r"""(src|href)\s*=|@import|url\(|fetch\(|XMLHttp""", page)
+    assert set(re.findall(r"https?://[^\"' )]+", page)) == {"http://www.w3.org/2000/svg"}  # a name, not an address
+
+
+def test_numbers_json_does_not_have_become_null() -> None:
+    assert data_of(render({"a": float("nan"), "b": [float("inf")], "c": "<&>"})) == {"a": None, "b": [None], "c": "<&>"}
+
+
+# Its arithmetic, in Node
+
+
+def in_node(expression: str) -> Any:
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("no Node here (its test in a browser may still run)")
+    script = f"const page = require({json.dumps(str(PAGE / 'page.js'))}); console.log(JSON.stringify({expression}));"
+    done = subprocess.run([node, "-e", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("page.iqm([100, 1, 2, 3, 4])", 3),  # one of five is cut at each end
+        ("page.iqm([5])", 5),
+        ("page.quantile([1, 2, 3, 10], 0.25)", 1.75),
+        ("page.valueAt([[0, 1], [10, 3]], 5)", 2),
+        ("page.valueAt([[0, 1], [10, 3]], 11)", None),
+        ("page.valueAt([], 1)", None),
+        # the second run has no point at 10: between 0 (at step 0) and 8 (at step 20) it is 4
+        ("page.summarise([[[0, 2], [10, 6], [20, 4]], [[0, 0], [20, 8]]], 'mean', 'range')", [[0, 1, 0, 2], [10, 5, 4, 6], [20, 6, 4, 8]]),
+        ("page.summarise([[[0, 2]], [[5, 4]]], 'mean', 'none')", [[0, 2, None, None], [5, 4, None, None]]),
+        ("page.summarise([Array.from({length: 999}, (_, i) => [i, i])], 'median', 'middle', 3)", [[0] * 4, [499] * 4, [998] * 4]),
+        ("page.ticks(0, 100, 5)", [0, 20, 40, 60, 80, 100]),
+        ("page.ticks(-180, 15, 4)", [-150, -100, -50, 0]),
+        ("page.ticks(3, 3)", [3]),
+        ("[500, 476.512, 0.00012345, 'x', null, [1, 'a']].map(page.show)", ["500", "476.5", "0.0001234", "x", "", '[1,"a"]']),
+        ("[{a: 10}, {a: null}, {a: 9}].sort(page.compareBy('a', true)).map((row) => row.a)", [9, 10, None]),
+        ("[{a: 10}, {a: null}, {a: 9}].sort(page.compareBy('a', false)).map((row) => row.a)", [10, 9, None]),
+        ("['s10', 's9'].map((a) => ({a})).sort(page.compareBy('a', true)).map((row) => row.a)", ["s9", "s10"]),
+        (
+            "page.sideBySide([{a: 1, b: [1]}, {a: 1, b: [2], c: 0}]).map((row) => [row.key, row.differs])",
+            [["a", False], ["b", True], ["c", True]],
+        ),
+    ],
+)
+def test_arithmetic(expression: str, value: Any) -> None:
+    assert in_node(expression) == value
+
+
+# The page, in a browser
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    program = find_browser()
+    if program is None:
+        pytest.skip("no browser is installed here (chromium, or what RL_TRAINING_BROWSER names)")
+    with Browser(program) as opened:
+        yield opened
+
+
+@pytest.fixture
+def page(browser: Browser, tmp_path: Path) -> Browser:
+    write_records(tmp_path / "records")
+    write_run(tmp_path / "runs" / "evil", seed=1, tag=EVIL)
+    write_report([tmp_path / "records", tmp_path / "runs"], tmp_path / "page.html")
+    browser.problems.clear()
+    browser.requests.clear()
+    browser.open(tmp_path / "page.html")
+    return browser
+
+
+def texts(page: Browser, selector: str) -> list[str]:
+    found: list[str] = page.run(f"[...document.querySelectorAll({json.dumps(selector)})].map((each) => each.textContent)")
+    return found
+
+
+def count(page: Browser, selector: str) -> int:
+    return len(texts(page, selector))
+
+
+def test_it_draws_curves_with_bands_and_hides_them(page: Browser) -> None:
+    assert texts(page, "#task option") == ["CartPole-v1", "Acrobot-v1"]
+    assert count(page, "#curves .line") == count(page, "#curves .band") == 2
+    page.run("document.querySelector('#legend button').click()")
+    assert count(page, "#curves .line") == 1 and texts(page, "#curves .line title") == ["qr_dqn"]
+    page.run("document.querySelector('#legend button').click()")
+    assert count(page, "#curves .line") == 2
+    page.run("band.value = 'none'; band.onchange()")
+    assert count(page, "#curves .band") == 0
+    page.run("task.value = 'Acrobot-v1'; task.onchange()")
+    assert count(page, "#curves .line") == 1
+    assert page.problems == []
+
+
+def test_moving_over_the_curves_reads_them(page: Browser) -> None:
+    middle = "{clientX: box.left + box.width * (64 + 432) / 960, clientY: box.top + 50}"
+    page.run(f"box = curves.getBoundingClientRect(); curves.dispatchEvent(new MouseEvent('mousemove', {middle}))")
+    assert page.run("tip.hidden") is False
+    # Halfway between steps 100 and 200; three seeds' interquartile mean is their mean: from 60/2 to 60, and from 30/2 to 30.
+    # The mouse stands on whole pixels, of which one is a quarter of a step: 45 and 22.5 to one digit.
+    (step, first, second) = texts(page, "#tip")[0].split("\n")
+    assert step in ("step 149", "step 150", "step 151")
+    (best, name), (other, control) = first.split("  "), second.split("  ")
+    assert (name, control) == ("qr_dqn", "dqn")
+    assert (float(best), float(other)) == (pytest.approx(45, abs=0.5), pytest.approx(22.5, abs=0.5))
+    page.run("curves.dispatchEvent(new MouseEvent('mouseleave'))")
+    assert page.run("tip.hidden") is True
+
+
+def test_it_sorts_and_filters(page: Browser) -> None:
+    def finals() -> list[str]:
+        return texts(page, "#runs tbody td:nth-child(8)")
+
+    page.run("filter.value = 'cartpole'; filter.oninput()")
+    assert len(finals()) == 6
+    page.run("[...document.querySelectorAll('#runs th button')].find((b) => b.textContent.startsWith('final')).click()")
+    assert finals() == ["90", "60", "50", "40", "20", "10"]  # numbers begin with the largest
+    page.run("[...document.querySelectorAll('#runs th button')].find((b) => b.textContent.startsWith('final')).click()")
+    assert finals() == ["10", "20", "40", "50", "60", "90"]
+    page.run("filter.value = 'qr seed3'; filter.oninput()")
+    assert finals() == ["90"]
+    assert texts(page, "#groups tbody tr:first-child td")[4:7] == ["61", "", "41 to 91"]  # qr_dqn has no stored interval
+    assert page.problems == []
+
+
+def test_chosen_runs_stand_side_by_side_and_one_shows_its_config(page: Browser) -> None:
+    assert page.run("comparison.hidden") is True
+    for name in ("dqn__cartpole__seed1", "qr_dqn__cartpole__seed1"):
+        page.run(f"document.querySelector('[aria-label=\"choose {name}\"]').click()")
+    assert page.run("comparison.hidden") is False and count(page, "#compared .line") == 2
+    assert texts(page, "#compare tbody th") == ["best", "final", "algo"]  # seed, steps and gamma are the same
+    assert texts(page, "#compare tbody tr:last-child td") == ["dqn", "qr_dqn"]
+    page.run("differences.click()")
+    assert "algo_kwargs.gamma" in texts(page, "#compare tbody th")
+    page.run("clear.click()")
+    assert page.run("comparison.hidden") is True
+    page.run("document.querySelector('#runs tbody td button').click()")
+    assert texts(page, "#details-name") == ["dqn__cartpole__seed1"] and "algo_kwargs.gamma" in texts(page, "#details-config dt")
+    assert page.problems == []
+
+
+def test_what_a_run_is_called_stays_text_and_nothing_is_asked_for(page: Browser) -> None:
+    page.run("task.value = 'Acrobot-v1'; task.onchange()")
+    page.run("document.querySelector('[aria-label=\"choose evil\"]').click()")
+    page.run("[...document.querySelectorAll('#runs tbody td button')].at(-1).click()")
+    assert f"dqn {EVIL}" in texts(page, "#legend button") and count(page, "img") == 0
+    assert page.run("window.broken === undefined") is True
+    assert all(address.startswith("file:") for address in page.requests) and page.requests
+    assert page.problems == []
