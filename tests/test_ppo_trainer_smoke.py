@@ -9,8 +9,8 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-
 from chain import GAMMA, LENGTH, Chain
+
 from recurrent_runs import VELOCITY_FREE, Keep, run_example
 from rl_training.algorithms import PPO
 from rl_training.errors import ConfigError, SpaceError, UserError
