@@ -38,7 +38,7 @@ def train_dqn(config: TrainConfig, run_suffix: str | None = None, *, rule: Rule 
     setup = prepare(config, run_options.env, small=True)
     settings = config.settings
     assert isinstance(settings, ValueSettings)  # the rows of this trainer have these
-    network = setup.build(config.spec.build_network)
+    network = setup.build_network()
     view = TransitionView(gamma=settings.gamma)
     learner = QLearner(network, view=view, rule=rule or rule_of(settings), **learner_keywords(setup, settings))
     buffer = PrioritizedReplayBuffer if settings.prioritized else ReplayBuffer

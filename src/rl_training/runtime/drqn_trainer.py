@@ -36,7 +36,7 @@ def train_recurrent(algorithm: type[DRQN], config: TrainConfig, options: RunOpti
     setup = prepare(config, options.env, small=False)
     s = config.settings
     assert isinstance(s, RecurrentSettings)  # the rows of these trainers have these
-    network = setup.build(config.spec.build_network)
+    network = setup.build_network()
     learner = algorithm(
         network,
         gamma=s.gamma,
