@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from chain import GAMMA, LENGTH, Chain
 from recurrent_runs import VELOCITY_FREE, Keep, run_example
 from rl_training.algorithms import PPO
+from rl_training.envs.chain import Chain, optimal_q
 from rl_training.errors import ConfigError, SpaceError, UserError
 from rl_training.experiment.checkpointing import open_checkpoint
 from rl_training.experiment.config import TrainConfig
@@ -21,6 +21,7 @@ from rl_training.runtime.run import Run
 from rl_training.runtime.workflows import evaluate_checkpoint, load_policy, resume_training, train
 
 ROWS = ("ppo", "recurrent_ppo")
+LENGTH, GAMMA = 5, 0.9  # of the chain
 FILES = ("model.safetensors", "training.safetensors", "replay.safetensors")
 
 
@@ -252,7 +253,7 @@ def test_a_value_based_row_still_refuses_box_actions(tmp_path: Path) -> None:
 @pytest.mark.parametrize("algo", ROWS)
 def test_the_chain_is_learned_with_its_values(algo: str, tmp_path: Path) -> None:
     """V of the learned policy on a chain that is cut after 6 steps: an agent that took the cut for an end would value it lower."""
-    settings = {"hidden_sizes": [], "learning_rate": 0.03, "lr_schedule": "linear", "gamma": GAMMA, "update_epochs": 8, "num_steps": 32}
+    settings = {"hidden_sizes": [], "learning_rate": 0.03, "lr_schedule": "linear", "gamma": 0.9, "update_epochs": 8, "num_steps": 32}
     if algo == "recurrent_ppo":
         settings |= {"features_dim": None, "recurrent_hidden_size": 16}
     config = small_config(tmp_path, algo, env_id="callable:Chain", total_timesteps=5_120 if algo == "ppo" else 2_560, algo_kwargs=settings)
@@ -260,13 +261,12 @@ def test_the_chain_is_learned_with_its_values(algo: str, tmp_path: Path) -> None
     result = train(config, env=Chain, callbacks=[keep])
     assert result.metrics["eval_return_mean"] == 1.0
     policy = load_policy(result.checkpoint_path)
-    states = np.eye(LENGTH, dtype=np.float32)[:-1]
+    states = np.eye(5, dtype=np.float32)[:-1]
     np.testing.assert_array_equal(policy.predict(states)[0], 1)
     if algo == "ppo":
         with torch.no_grad():
             _, values = keep.parts.actor.network(torch.from_numpy(states))
-        distance = LENGTH - 1 - np.arange(LENGTH - 1)
-        np.testing.assert_allclose(values.numpy(), GAMMA ** (distance - 1.0), atol=0.12)
+        np.testing.assert_allclose(values.numpy(), optimal_q(0.9).max(1), atol=0.12)
 
 
 @pytest.mark.parametrize("algo", ROWS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -58,10 +59,14 @@ def wandb_records(file: Path) -> Iterator[Any]:
 
 @needs("wandb")
 def test_wandb_offline_holds_the_records_and_goes_on_when_resumed(tmp_path: Path) -> None:
+    import wandb
+
     tracker = {"wandb": {"mode": "offline", "project": "mine", "group": "ours"}}
     agent = DQN("CartPole-v1", output_dir=tmp_path, trackers=[tracker], tags=["quick"], **SMALL)
     agent.learn(50)
+    time.sleep(1)  # wandb names its folders by the second
     run = agent.learn().run_dir
+    wandb.teardown()  # its own process writes the files, and has written them when it has ended
     files = sorted(run.glob("wandb/offline-run-*/*.wandb"))
     assert len(files) == 2  # one for each process that wrote, of one and the same run
     found = [list(wandb_records(file)) for file in files]

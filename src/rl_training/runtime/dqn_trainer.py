@@ -33,7 +33,7 @@ def build_parts(setup: Setup, rule: Rule | None = None) -> ValueParts:
     """What a feed-forward value-based row learns with."""
     config, settings = setup.config, setup.config.settings
     assert isinstance(settings, ValueSettings)  # the rows of this trainer have these
-    network = setup.build(config.spec.build_network)
+    network = setup.build_network()
     view = TransitionView(gamma=settings.gamma)
     learner = QLearner(network, view=view, rule=rule or rule_of(settings), **learner_keywords(setup, settings))
     buffer = PrioritizedReplayBuffer if settings.prioritized else ReplayBuffer

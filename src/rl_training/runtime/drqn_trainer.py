@@ -26,6 +26,7 @@ def build_network(settings: RecurrentSettings, spaces: Mapping[str, Any]) -> LST
         head_hidden_sizes=settings.head_hidden_sizes,
         hidden_size=settings.recurrent_hidden_size,
         num_layers=settings.recurrent_num_layers,
+        skip=settings.recurrent_skip,
         head=settings.head,
         **head_keywords(settings),
     )
@@ -35,7 +36,7 @@ def build_parts(setup: Setup, algorithm: type[DRQN] = DRQN) -> ValueParts:
     """What a recurrent value-based row learns with."""
     config, s = setup.config, setup.config.settings
     assert isinstance(s, RecurrentSettings)  # the rows of these trainers have these
-    network = setup.build(config.spec.build_network)
+    network = setup.build_network()
     learner = algorithm(
         network,
         gamma=s.gamma,

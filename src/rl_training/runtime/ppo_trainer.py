@@ -74,6 +74,6 @@ def train_ppo(config: TrainConfig, run_suffix: str | None = None, **options: Any
     setup = prepare(config, run_options.env, small=True)
     settings = config.settings
     assert isinstance(settings, PPOSettings)  # the row has these
-    network = setup.build(config.spec.build_network)
+    network = setup.build_network()
     learner = PPO(network, **learner_keywords(setup, settings))
     return train_actor_critic(setup, settings, run_options, network=network, learner=learner)

@@ -35,6 +35,6 @@ def train_recurrent_ppo(config: TrainConfig, run_suffix: str | None = None, **op
     setup = prepare(config, run_options.env, small=False)
     settings = config.settings
     assert isinstance(settings, RecurrentPPOSettings)  # the row has these
-    network = setup.build(config.spec.build_network)
+    network = setup.build_network()
     learner = RecurrentPPO(network, **learner_keywords(setup, settings))
     return train_actor_critic(setup, settings, run_options, network=network, learner=learner)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,11 +56,11 @@ class Setup:
     notes: dict[str, str]
     env: EnvSource
 
-    def build(self, build_network: Callable[[Any, Mapping[str, Any]], Any]) -> Any:
-        """The network (`config.spec.build_network`), initialised from its own seed without touching torch's global generator."""
+    def build_network(self) -> Any:
+        """The row's network, initialised from its own seed without touching torch's global generator."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seeds.network)
-            return build_network(self.config.settings, self.spaces).to(self.device)
+            return self.config.spec.build_network(self.config.settings, self.spaces).to(self.device)
 
     def evaluator(self, network: Any) -> Callable[[int], Evaluation]:
         """Number of episodes → greedy evaluation of `network` as it is then, with the training environments' statistics."""
