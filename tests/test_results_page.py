@@ -18,6 +18,10 @@ from rl_training.ledger.statistics import Estimate, Statistics, bootstrap_improv
 from rl_training.ledger.suites import load_suite
 
 
+if not RESULTS.is_dir():
+    pytest.skip("the records are in the repository, not in the source distribution", allow_module_level=True)
+
+
 def test_the_published_tables_are_what_the_records_say() -> None:
     """Fails when a record, a suite or a table changed without the others: `make results` writes them all."""
     try:
