@@ -17,7 +17,6 @@ from rl_training.ledger.records import Record, read_records
 from rl_training.ledger.statistics import Estimate, Statistics, bootstrap_improvement, bootstrap_iqm, bootstrap_profile
 from rl_training.ledger.suites import load_suite
 
-
 if not RESULTS.is_dir():
     pytest.skip("the records are in the repository, not in the source distribution", allow_module_level=True)
 
