@@ -10,7 +10,7 @@ OUTPUT := runs
 # Small networks are faster on one thread, and the tests run side by side.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help install train test test-slow check docs format bench peers ledger results clean
+.PHONY: help install train test test-slow check docs format bench peers ledger reference results clean
 .DEFAULT_GOAL := help
 
 help:
@@ -20,7 +20,8 @@ help:
 	@echo 'make docs    the documentation site into site/'
 	@echo 'make format  apply the formatter'
 	@echo 'make bench   ours and the peers on the same work (installs the peers into $(PEERS))'
-	@echo 'make ledger  what every algorithm learns: the suites classic and memory, runs that are not there yet (hours; SUITE=smoke: minutes)'
+	@echo 'make ledger  what every algorithm learns: the suites classic, on_policy and memory, runs that are not there yet (hours; SUITE=smoke: minutes)'
+	@echo 'make reference  the same tasks, seeds and budgets by Stable-Baselines3 and sb3-contrib (hours)'
 	@echo 'make results docs/results.md and the table of the README, from the records of those runs'
 	@echo 'make clean   remove caches and builds (keeps $(OUTPUT)/ and $(VENV)/)'
 
@@ -81,9 +82,12 @@ bench: $(PEERS_STAMP)
 	$(PEERS)/bin/python -m benchmarks.recurrent --json benchmarks/results/recurrent.json
 	$(PEERS)/bin/python -m benchmarks.on_policy --json benchmarks/results/on_policy.json
 
-SUITE := classic memory
+SUITE := classic on_policy memory
 ledger: $(STAMP)
 	set -e; for suite in $(SUITE); do $(BIN)/rl-training ledger $$suite; done
+
+reference: $(PEERS_STAMP)
+	$(PEERS)/bin/python -m benchmarks.reference classic
 
 results: $(STAMP)
 	$(BIN)/python -m benchmarks.publish

@@ -19,6 +19,7 @@ import numpy as np
 
 from rl_training.envs.chain import optimal_q
 from rl_training.experiment.files import write_json
+from rl_training.experiment.settings import ValueSettings
 from rl_training.ledger.judging import MAX_FALSE_FAILURES, false_failures
 from rl_training.ledger.machine import machine
 from rl_training.ledger.runner import run_plan
@@ -30,11 +31,11 @@ RESULTS = Path("benchmarks/results/calibration")
 
 
 def measure(plan: Plan) -> dict[str, Any]:
-    """One run: the returns of its two policies, and on the chain the largest error of Q for the right way and for the wrong way."""
+    """One run: the returns of its two policies, and for Q-learning on the chain the largest error of Q, the right way and the wrong way."""
     with tempfile.TemporaryDirectory() as folder:
         record = run_plan(plan, Path(folder))
         measured = {"best": record["best"]["eval_return_mean"], "final": record["final"]["eval_return_mean"]}
-        if plan.config.env_id == "rl_training/Chain-v0":
+        if plan.config.env_id == "rl_training/Chain-v0" and isinstance(plan.config.settings, ValueSettings):
             (run,) = Path(folder).iterdir()
             optimal = optimal_q(plan.config.settings.to_dict()["gamma"])
             states = np.eye(len(optimal) + 1, dtype=np.float32)[:-1]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -20,9 +22,17 @@ Contender = Callable[[], float]
 PEERS = ("stable-baselines3", "sb3-contrib", "tianshou", "cpprb")
 
 
+COMPILED = "ours, compiled"
+compile_seconds: dict[str, float] = {}
+"""What each compilation of this run took: paid once, and no part of any rate."""
+
+
 @dataclass(frozen=True)
 class Result:
-    """One piece of work, done by ours and by peers. Rates are per second, in the order of the rounds."""
+    """One piece of work, done by ours (in one or more ways: names that begin with "ours") and by peers.
+
+    Rates are per second, in the order of the rounds.
+    """
 
     case: str
     unit: str
@@ -34,25 +44,26 @@ class Result:
 
     @property
     def best_peer(self) -> str | None:
-        peers = [name for name in self.rates if name != self.ours]
-        return max(peers, key=self.median) if peers and self.ours in self.rates else None
+        peers = [name for name in self.rates if not name.startswith("ours")]
+        return max(peers, key=self.median) if peers else None
 
     @property
-    def ratio(self) -> float | None:
-        """Ours over the best peer, median over median."""
-        return None if self.best_peer is None else self.median(self.ours) / self.median(self.best_peer)
+    def ratios(self) -> dict[str, float]:
+        """Each of ours over the best peer, median over median."""
+        peer = self.best_peer
+        return {} if peer is None else {name: self.median(name) / self.median(peer) for name in self.rates if name.startswith("ours")}
 
     def record(self) -> dict[str, Any]:
         medians = {name: self.median(name) for name in self.rates}
-        return {**asdict(self), "medians": medians, "best_peer": self.best_peer, "ratio": self.ratio}
+        return {**asdict(self), "medians": medians, "best_peer": self.best_peer, "ratio": self.ratios.get(self.ours), "ratios": self.ratios}
 
     def print(self) -> None:
         print(f"\n{self.case} ({self.unit})")
         for name, rates in self.rates.items():
             print(f"  {name:<34} {self.median(name):>12,.0f}   rounds {min(rates):,.0f} to {max(rates):,.0f}")
-        if self.best_peer is not None:
-            paired = [a / b for a, b in zip(self.rates[self.ours], self.rates[self.best_peer], strict=True)]
-            print(f"  ours / {self.best_peer}: {self.ratio:.2f}x   rounds {min(paired):.2f} to {max(paired):.2f}", flush=True)
+        for name, ratio in self.ratios.items():
+            paired = [a / b for a, b in zip(self.rates[name], self.rates[str(self.best_peer)], strict=True)]
+            print(f"  {name} / {self.best_peer}: {ratio:.2f}x   rounds {min(paired):.2f} to {max(paired):.2f}", flush=True)
 
 
 def compare(case: str, unit: str, contenders: Mapping[str, Contender], *, rounds: int, ours: str = "ours") -> Result:
@@ -94,6 +105,22 @@ def repeat_for(work: Callable[[int], object], seconds: float) -> Contender:
     return measure
 
 
+def compiled_fresh(learner: Any, batch: Any, case: str) -> None:
+    """Compile a learner's step as a first run would, past the cache, and note what that took."""
+    from rl_training.runtime.accelerate import compile_learner
+
+    with tempfile.TemporaryDirectory() as folder:
+        before = os.environ.get("RL_TRAINING_CACHE")
+        os.environ["RL_TRAINING_CACHE"] = folder
+        try:
+            compile_seconds[case] = compile_learner(learner, batch).seconds
+        finally:
+            del os.environ["RL_TRAINING_CACHE"]
+            if before is not None:
+                os.environ["RL_TRAINING_CACHE"] = before
+    print(f"{case}: compiled in {compile_seconds[case]:.1f} s", flush=True)
+
+
 def machine(threads: int) -> dict[str, Any]:
     """The ledger's description of this machine, with the peers' versions."""
     return {
@@ -116,6 +143,7 @@ def arguments(description: str | None, *, rounds: int) -> argparse.ArgumentParse
     parser.add_argument(
         "--clock", choices=("wall", "cpu"), default="wall", help="cpu counts this process's own work: steadier on a machine that others use"
     )
+    parser.add_argument("--no-compile", action="store_true", help="leave out what has to be compiled first, half a minute each")
     parser.add_argument("--only", default="", help="only cases whose name contains this text")
     parser.add_argument("--json", type=Path, help="write the results here")
     return parser
@@ -135,7 +163,9 @@ def save(path: Path | None, options: argparse.Namespace, results: Sequence[Resul
     if path is None:
         return
     chosen = {key: value for key, value in vars(options).items() if key != "json"}
-    record = {"machine": machine(options.threads), "options": chosen, "results": [result.record() for result in results]}
+    record: dict[str, Any] = {"machine": machine(options.threads), "options": chosen, "results": [result.record() for result in results]}
+    if compile_seconds:
+        record["compile_seconds"] = compile_seconds
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     print(f"\nwritten to {path}")

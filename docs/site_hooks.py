@@ -29,6 +29,7 @@ PAGES = (
     ("Environments and episode ends", "environments.md"),
     ("Callbacks and trackers", "callbacks.md"),
     ("Extending", "extending.md"),
+    ("Measuring", "measuring.md"),
     ("Results", "results.md"),
     ("Performance", "performance.md"),
     ("From Stable-Baselines3", "migrating-from-stable-baselines3.md"),

@@ -150,7 +150,8 @@ def follow(command: str, where: str, reader: Cli, monkeypatch: pytest.MonkeyPatc
 
 def runs_here(arguments: list[str]) -> bool:
     """Whether it is one of those that these tests know to be quick."""
-    return any(word in arguments for word in ("train", "eval", "resume", "predict", "algos", "configs", "doctor", "report", "--version"))
+    quick = ("train", "eval", "resume", "predict", "algos", "configs", "doctor", "report", "--dry-run", "--version")
+    return any(word in arguments for word in quick)
 
 
 def quick(arguments: list[str]) -> list[str]:

@@ -12,7 +12,7 @@ import pytest
 from benchmarks.calibrate import RESULTS, measure
 from rl_training.envs.chain import Chain, optimal_q
 from rl_training.experiment.registry import algorithm_names, get_algorithm_spec
-from rl_training.experiment.settings import RecurrentSettings
+from rl_training.experiment.settings import RecurrentPPOSettings, RecurrentSettings
 from rl_training.ledger.judging import MAX_FALSE_FAILURES, false_failures
 from rl_training.ledger.suites import Group, load_suite, plan_groups
 
@@ -36,6 +36,10 @@ def passes(group: Group, measured: dict[str, Any]) -> bool:
     return bool(measured["q_error_right"] <= RIGHT and (measured["q_error_wrong"] <= WRONG or not sees_both_ways))
 
 
+def _env_id(group: Group) -> str:
+    return group.plans[0].config.env_id
+
+
 @pytest.mark.parametrize("name", SMOKE)
 def test_it_learns(name: str) -> None:
     group = SMOKE[name]
@@ -50,10 +54,13 @@ def test_it_learns(name: str) -> None:
 
 
 def test_every_row_is_in_the_suite() -> None:
-    feed_forward = {name for name in algorithm_names() if get_algorithm_spec(name).settings is not RecurrentSettings}
-    on = {task: {group.algorithm for group in SMOKE.values() if group.task.name == task} for task in ("Chain", "MemoryChain")}
-    assert on["Chain"] == feed_forward
-    assert on["MemoryChain"] == set(algorithm_names()) - feed_forward
+    recurrent = (RecurrentSettings, RecurrentPPOSettings)
+    feed_forward = {name for name in algorithm_names() if not issubclass(get_algorithm_spec(name).settings, recurrent)}
+    chain, twin = (
+        {group.algorithm for group in SMOKE.values() if _env_id(group) == f"rl_training/{env}-v0"} for env in ("Chain", "MemoryChain")
+    )
+    assert chain == feed_forward
+    assert twin == set(algorithm_names()) - feed_forward
 
 
 @pytest.mark.parametrize("name", SMOKE)

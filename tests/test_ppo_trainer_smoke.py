@@ -21,6 +21,7 @@ from rl_training.runtime.run import Run
 from rl_training.runtime.workflows import evaluate_checkpoint, load_policy, resume_training, train
 
 ROWS = ("ppo", "recurrent_ppo")
+LENGTH, GAMMA = 5, 0.9  # of the chain
 FILES = ("model.safetensors", "training.safetensors", "replay.safetensors")
 
 

@@ -146,7 +146,7 @@ def test_what_was_made_otherwise_or_is_not_complete_is_said(tmp_path: Path) -> N
     assert "before its config changed in `algo_kwargs.gamma`" in text  # the records of these tests have 0.9
     assert "`dqn` with seeds beside the table's: seed 9 best 1, final 0.25." in text
     assert "P(better than" not in text  # the reference is not complete
-    assert "(2 seeds)" in table and "`sb3:dqn`" in table
+    assert "(2 of 3 seeds)" in table and "`sb3:dqn`" in table
 
 
 def test_the_readme_keeps_its_words_around_the_table(tmp_path: Path) -> None:
@@ -160,4 +160,4 @@ def test_the_readme_keeps_its_words_around_the_table(tmp_path: Path) -> None:
 
 def test_every_record_of_the_repository_can_be_read() -> None:
     records = read_records(RESULTS)
-    assert records and all(record.curve and record.best["eval_episodes"] == 100 for record in records)
+    assert records and all(record.curve and record.best["eval_episodes"] >= 100 for record in records)

@@ -11,7 +11,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 import typer
 
@@ -265,6 +265,33 @@ def report(
     from rl_training.ledger.report import write_report
 
     typer.echo(write_report(sources, output, intervals=intervals))
+
+
+@app.command()
+def tune(
+    config: str = CONFIG,
+    space: Path | None = typer.Option(None, "--space", metavar="FILE", help="What to search (a shipped space of the row if not given)."),
+    trials: int = typer.Option(50, "--trials", min=1, help="Trials the study shall hold in the end."),
+    seeds: str = typer.Option("1001-1003", "--seeds", metavar="LIST", help="Seeds of every trial; not those of the tables."),
+    total_timesteps: int | None = TOTAL,
+    episodes: int = typer.Option(50, "--episodes", min=1, help="Fresh episodes that judge a policy."),
+    best: bool = typer.Option(False, "--best", help="Judge a run's best checkpoint, not its final policy."),
+    jobs: int | None = typer.Option(None, "--jobs", min=1, help="Runs side by side (all cores if not given)."),
+    study: Path = typer.Option(Path("tune.jsonl"), "--study", metavar="FILE", help="The study: the same command goes on with it."),
+    output: Path = typer.Option(Path("tuned.yaml"), "-o", "--output", metavar="FILE", help="Where the best config is written."),
+    quiet: bool = typer.Option(False, "--quiet", help="No progress."),
+) -> None:
+    """Search settings for a config (extra `tune`)."""
+    import os
+
+    from rl_training.ledger.tune import make_search
+    from rl_training.ledger.tune import tune as run_study
+    from rl_training.runtime.seeds import parse_seeds
+
+    policy: Literal["best", "final"] = "best" if best else "final"
+    search = make_search(config, space, seeds=parse_seeds(seeds), total_timesteps=total_timesteps, episodes=episodes, policy=policy)
+    for text in run_study(search, study, output, trials=trials, jobs=jobs or os.cpu_count() or 1, quiet=quiet):
+        typer.echo(text)
 
 
 @configs_app.callback(invoke_without_command=True)

@@ -6,6 +6,8 @@ M target quantiles.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -145,9 +147,23 @@ def _rows(x: Tensor, dtype: torch.dtype) -> Array:
     return rows
 
 
+_torch_only = False
+
+
+@contextmanager
+def torch_only() -> Iterator[None]:
+    """Inside, the losses are made of torch's operations alone, on the CPU too: what a compiler traces, it can take nothing else."""
+    global _torch_only
+    before, _torch_only = _torch_only, True
+    try:
+        yield
+    finally:
+        _torch_only = before
+
+
 def _on_cpu(x: Tensor) -> bool:
     """Whether numba's loops can be used: not on an accelerator, and not in a compiled step, which makes its own."""
-    return x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64) and not torch.compiler.is_compiling()
+    return x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64) and not _torch_only and not torch.compiler.is_compiling()
 
 
 @cache

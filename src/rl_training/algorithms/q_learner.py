@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -61,11 +61,54 @@ class LazyMetrics(Mapping[str, Tensor]):
             value = self._extra[name](*self._extra_of) if name in self._extra else getattr(self._parts, REPORTED[name])
             return reduce_loss(value, self._mask, None)
 
+    @staticmethod
+    def names(rule: Rule) -> tuple[str, ...]:
+        """The metrics of a rule."""
+        return "loss", *REPORTED, *rule.extra_metrics
+
     def __iter__(self) -> Iterator[str]:
         return iter(("loss", *REPORTED, *self._extra))
 
     def __len__(self) -> int:
         return 1 + len(REPORTED) + len(self._extra)
+
+
+class Outcome(Protocol):
+    """What one gradient step leaves to be read."""
+
+    @property
+    def metrics(self) -> Mapping[str, Tensor]: ...
+
+    @property
+    def td_errors(self) -> Tensor:
+        """|δ| as the rule reports it, [B] or [T, B]."""
+        ...
+
+    @property
+    def priorities(self) -> Tensor:
+        """What prioritized replay should rank the batch's items by, [B]."""
+        ...
+
+
+class EagerOutcome:
+    """Computes each when it is read."""
+
+    __slots__ = ("_aligned", "_learner", "_parts")
+
+    def __init__(self, learner: QLearner, parts: RuleLoss, aligned: Aligned) -> None:
+        self._learner, self._parts, self._aligned = learner, parts, aligned
+
+    @property
+    def metrics(self) -> Mapping[str, Tensor]:
+        return self._learner.metrics(self._parts, self._aligned)
+
+    @property
+    def td_errors(self) -> Tensor:
+        return self._parts.td_error
+
+    @property
+    def priorities(self) -> Tensor:
+        return self._learner.priorities(self._parts, self._aligned)
 
 
 class LearnerOptions(TypedDict, total=False):
@@ -105,26 +148,28 @@ class QLearner:
         self.double_q, self.max_grad_norm = double_q, max_grad_norm
         self._parameters = list(q_network.parameters())
         self._flat = flatten_parameters(q_network)
-        self._flat_target = flatten_parameters(self.target_network)
+        self.flat_target = flatten_parameters(self.target_network)
         self.optimizer = FlatAdam(self._flat, [p.shape for p in self._parameters], eps=adam_eps)
         self.generator = torch.Generator(self._flat.device).manual_seed(seed)
         self.last_step = 0
-        self._last: tuple[RuleLoss, Aligned] | None = None
+        self.last_outcome: Outcome | None = None
+        self.gradient_step: Callable[[Batch, float], Outcome] = self.eager_step
+        """(batch, learning rate) → outcome; runtime/accelerate.py puts a compiled form of `eager_step` in its place."""
 
     @property
     def last_priorities(self) -> Tensor:
         """What prioritized replay should rank the last batch's items by, [B]."""
-        return self.priorities(*self._last_update())
+        return self._last_update().priorities
 
     @property
     def last_td_errors(self) -> Tensor:
         """|δ| of the last update as its rule reports it, [B] or [T, B]."""
-        return self._last_update()[0].td_error
+        return self._last_update().td_errors
 
-    def _last_update(self) -> tuple[RuleLoss, Aligned]:
-        if self._last is None:
+    def _last_update(self) -> Outcome:
+        if self.last_outcome is None:
             raise RuntimeError("no update has been made yet")
-        return self._last
+        return self.last_outcome
 
     def current_learning_rate(self, global_step: int) -> float:
         return self.learning_rate(global_step) if callable(self.learning_rate) else self.learning_rate
@@ -132,23 +177,24 @@ class QLearner:
     def align(self, batch: Batch) -> Aligned:
         return self.view.align(batch, self.q_network, self.target_network, double_q=self.double_q, generator=self.generator)
 
-    def compare(self, batch: Batch) -> tuple[RuleLoss, Aligned]:
-        """What the networks say of a batch against its target, and how far they are apart."""
-        aligned = self.align(batch)
+    def compare(self, batch: Batch, online: Any = None, target: Any = None) -> tuple[RuleLoss, Aligned]:
+        """What the networks (its own unless given) say of a batch against its target, and how far they are apart."""
+        online, target = (self.q_network if online is None else online), (self.target_network if target is None else target)
+        aligned = self.view.align(batch, online, target, double_q=self.double_q, generator=self.generator)
         with torch.no_grad():
-            target = self.rule.target(aligned.bootstrap, aligned.rewards, aligned.discounts)
-        return self.rule.loss(aligned.chosen, target, aligned.taus), aligned
+            goal = self.rule.target(aligned.bootstrap, aligned.rewards, aligned.discounts)
+        return self.rule.loss(aligned.chosen, goal, aligned.taus), aligned
 
     def evaluate_loss(self, batch: Batch) -> tuple[Tensor, RuleLoss, Aligned]:
         """The loss of a batch and what it was made of; an update itself goes without the number (see `LazyMetrics`)."""
         parts, aligned = self.compare(batch)
         return reduce_loss(parts.loss, aligned.mask, aligned.weights), parts, aligned
 
-    def gradients(self, parts: RuleLoss, aligned: Aligned) -> Sequence[Tensor | None]:
+    def gradients(self, parts: RuleLoss, aligned: Aligned, parameters: Sequence[Tensor] | None = None) -> Sequence[Tensor | None]:
         """∂reduce_loss/∂parameters of the online network: by autograd, or by hand where the network can (see `Aligned.pullback`)."""
         if aligned.pullback is None:
             loss = reduce_loss(parts.loss, aligned.mask, aligned.weights)
-            return torch.autograd.grad(loss, self._parameters, allow_unused=True)
+            return torch.autograd.grad(loss, parameters or self._parameters, allow_unused=True)
         # loss = Σ weight·mask·l / Σ mask, so ∂loss/∂chosen = weight·mask/Σ mask · ∂l/∂chosen
         with torch.no_grad():
             grad = parts.gradient
@@ -160,25 +206,36 @@ class QLearner:
     def priorities(self, parts: RuleLoss, aligned: Aligned) -> Tensor:
         return parts.priority
 
+    def metrics(self, parts: RuleLoss, aligned: Aligned) -> LazyMetrics:
+        of = (aligned.bootstrap, aligned.rewards, aligned.discounts)
+        return LazyMetrics(parts, aligned.mask, aligned.weights, self.rule.extra_metrics, of)
+
+    def eager_step(self, batch: Batch, learning_rate: float) -> Outcome:
+        """One step of Adam along the batch's gradient."""
+        parts, aligned = self.compare(batch)
+        self.optimizer.step(self.gradients(parts, aligned), learning_rate, self.max_grad_norm)
+        return EagerOutcome(self, parts, aligned)
+
     def update(self, batch: Batch, *, global_step: int) -> UpdateResult:
         """One gradient step; then the target follows if `global_step` crossed a multiple of `target_update_interval`."""
-        parts, aligned = self.compare(batch)
-        self.optimizer.step(self.gradients(parts, aligned), self.current_learning_rate(global_step), self.max_grad_norm)
-        self._last = parts, aligned
+        outcome = self.last_outcome = self.gradient_step(batch, self.current_learning_rate(global_step))
+        self.follow(global_step)
+        return UpdateResult(outcome.metrics, 1)
+
+    def follow(self, global_step: int) -> None:
+        """The clock is at `global_step`: sync the target if a multiple of `target_update_interval` was crossed since the last call."""
         crossed = global_step // self.target_update_interval - self.last_step // self.target_update_interval
         self.last_step = global_step
         if crossed > 0:
             self.sync_target(crossed)
-        of = (aligned.bootstrap, aligned.rewards, aligned.discounts)
-        return UpdateResult(LazyMetrics(parts, aligned.mask, aligned.weights, self.rule.extra_metrics, of), 1)
 
     @torch.no_grad()
     def sync_target(self, times: int = 1) -> None:
         """θ⁻ ← (1 − τ)θ⁻ + τθ, as often as given: (1 − τ)ᵏθ⁻ + (1 − (1 − τ)ᵏ)θ. τ = 1 copies."""
         if self.tau == 1:
-            self._flat_target.copy_(self._flat)
+            self.flat_target.copy_(self._flat)
         else:
-            self._flat_target.lerp_(self._flat, 1 - (1 - self.tau) ** times)
+            self.flat_target.lerp_(self._flat, 1 - (1 - self.tau) ** times)
 
     def state_dict(self) -> State:
         return {

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rl_training.data.samplers import FlatSampler, Sampler, SumTreeSampler, UniformSampler
-from rl_training.data.storage import Field, RingStorage
+from rl_training.data.storage import Field, RingStorage, uses_numpy
 
 if TYPE_CHECKING:
     from rl_training.types import Array, Batch, State
@@ -28,7 +28,7 @@ class SampledRing:
     def __init__(
         self, capacity: int, fields: Mapping[str, Field], *, device: str | torch.device, seed: int, priorities: Priorities | None
     ) -> None:
-        on_cpu = torch.device(device).type == "cpu"
+        on_cpu = uses_numpy(torch.device(device))
         # a tree has a seventh more nodes than leaves; the flat sampler holds priorities and their cumulative sum
         reserve = 0 if priorities is None else (8 * capacity * 8 // 7 if on_cpu else 16 * capacity)
         self.storage = RingStorage(capacity, fields, device, reserve=reserve)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_training.data.storage import as_array
+from rl_training.data.storage import as_array, uses_numpy
 from rl_training.errors import RunError
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class UniformSampler:
     """Every slot in use with equal probability."""
 
     def __init__(self, device: torch.device, seed: int) -> None:
-        self.generator: Generator = np.random.default_rng(seed) if device.type == "cpu" else torch.Generator(device).manual_seed(seed)
+        self.generator: Generator = np.random.default_rng(seed) if uses_numpy(device) else torch.Generator(device).manual_seed(seed)
 
     def insert(self, start: int, stop: int) -> None:
         pass  # nothing to remember about an item
@@ -139,20 +139,24 @@ class FlatSampler:
         self.generator = torch.Generator(device).manual_seed(seed)
         self.max_priority = torch.ones((), dtype=torch.float64, device=device)
         self.priorities = torch.zeros(capacity, dtype=torch.float64, device=device)
+        self._strata = torch.zeros(0, dtype=torch.float64, device=device)
+        self._of_new = self._leaf(self.max_priority)
 
     def _leaf(self, priorities: Tensor) -> Tensor:
         # the bounds of sum_tree.py: in use is never 0, and sums stay finite
         return ((priorities.abs() + self.eps) ** self.alpha).clamp(1e-150, 1e150)
 
     def insert(self, start: int, stop: int) -> None:
-        self.priorities[start:stop] = self._leaf(self.max_priority)
+        self.priorities[start:stop] = self._of_new
 
     def sample(self, batch_size: int, size: int | Tensor, beta: float | Tensor) -> tuple[Array | Tensor, Batch]:
         device = self.priorities.device
         sums = self.priorities.cumsum(0)
         total = sums[-1]
         uniforms = torch.rand(batch_size, generator=self.generator, device=device, dtype=torch.float64)
-        values = (torch.arange(batch_size, device=device, dtype=torch.float64) + uniforms) * (total / batch_size)
+        if len(self._strata) != batch_size:
+            self._strata = torch.arange(batch_size, device=device, dtype=torch.float64)
+        values = (self._strata + uniforms) * (total / batch_size)
         # a stratum's end may round up to the total: stay strictly below it, so that a slot with weight is found
         values = torch.minimum(values, torch.nextafter(total, torch.zeros_like(total)))
         indices = torch.searchsorted(sums, values, right=True)
@@ -167,6 +171,7 @@ class FlatSampler:
         raw = torch.as_tensor(priorities, device=device).detach().double().abs().nan_to_num(0.0, 0.0, 0.0)
         self.priorities[slots] = self._leaf(raw)
         self.max_priority.copy_(torch.maximum(self.max_priority, raw.max()))
+        self._of_new.copy_(self._leaf(self.max_priority))
 
     def state_dict(self, size: int) -> State:
         return {
@@ -180,6 +185,7 @@ class FlatSampler:
     def load_state_dict(self, state: State) -> None:
         self.alpha, self.eps = float(state["alpha"]), float(state["eps"])
         self.max_priority.fill_(float(state["max_priority"]))
+        self._of_new.copy_(self._leaf(self.max_priority))
         leaves = torch.as_tensor(state["priorities"])
         self.priorities.zero_()
         self.priorities[: len(leaves)] = leaves.to(self.priorities.device)

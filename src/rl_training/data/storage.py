@@ -64,7 +64,7 @@ class RingStorage:
         self.size = 0
         self.row_bytes, self._groups = self._lay_out()
         require_memory(self.nbytes + reserve, device=str(self.device), what=f"a replay buffer of {capacity:,} items")
-        self._on_cpu = self.device.type == "cpu"
+        self._on_cpu = uses_numpy(self.device)
         shape = (capacity, self.row_bytes // 8)
         self._table = torch.from_numpy(np.zeros(shape, np.int64)) if self._on_cpu else torch.zeros(shape, dtype=torch.int64, device=device)
         self._size_tensor = torch.zeros((), dtype=torch.int64, device=self.device)
@@ -72,6 +72,7 @@ class RingStorage:
         # the same memory, for NumPy
         self._host = self._table.numpy() if self._on_cpu else np.empty((0, 0), np.int64)
         self._host_columns = list(_host_columns(self._groups, self._host).items()) if self._on_cpu else []
+        self._staging = None if self._on_cpu else _Staging(self._groups, self.row_bytes, self.device)
         self._reads = self._groups
 
     def _lay_out(self) -> tuple[int, list[_Group]]:
@@ -129,10 +130,8 @@ class RingStorage:
             for name, column in self._host_columns:
                 column[start:stop] = values[name]
             return
-        rows = np.zeros((stop - start, self.row_bytes // 8), np.int64)
-        for name, column in _host_columns(self._groups, rows).items():
-            column[...] = values[name]
-        self._table[start:stop].copy_(torch.from_numpy(rows))  # one transfer
+        assert self._staging is not None  # off the CPU there is one
+        self._table[start:stop].copy_(self._staging.pack(values, stop - start), non_blocking=True)  # one transfer
 
     def gather(self, indices: Any, batch: Batch) -> None:
         """Put the fields of the items in these slots into `batch`: `[B, *shape]` on the storage's device, free to keep and to change.
@@ -173,6 +172,42 @@ class RingStorage:
         self._table[:size].copy_(torch.as_tensor(state["rows"]))
         self.size, self.position = size, position
         self._size_tensor.fill_(size)
+
+
+def uses_numpy(device: torch.device) -> bool:
+    """Whether replay on this device lives in NumPy memory; elsewhere it is tensors, and nothing in a sample or an update asks the host."""
+    return device.type == "cpu"
+
+
+class _Staging:
+    """Packed rows on their way to the device: page-locked, so that a copy from them does not wait for what the device is doing.
+
+    Rows are handed out one after the other; only when they start over must the copies from them be done.
+    """
+
+    BYTES = 1 << 22
+
+    def __init__(self, groups: list[_Group], row_bytes: int, device: torch.device) -> None:
+        self._groups, self._words, self._device = groups, row_bytes // 8, device
+        self._allocate(max(1, self.BYTES // row_bytes))
+
+    def _allocate(self, rows: int) -> None:
+        self._rows = torch.zeros((rows, self._words), dtype=torch.int64, pin_memory=self._device.type == "cuda")
+        self._columns = list(_host_columns(self._groups, self._rows.numpy()).items())
+        self._next = 0
+
+    def pack(self, values: Mapping[str, Array], count: int) -> Tensor:
+        """The items as rows [count, words]; theirs until the staging has gone around."""
+        if self._next + count > len(self._rows):
+            if self._device.type == "cuda":
+                torch.cuda.current_stream(self._device).synchronize()
+            self._next = 0
+            if count > len(self._rows):
+                self._allocate(count)
+        begin, self._next = self._next, self._next + count
+        for name, column in self._columns:
+            column[begin : self._next] = values[name]
+        return self._rows[begin : self._next]
 
 
 def _host_columns(groups: list[_Group], rows: Array) -> dict[str, Array]:

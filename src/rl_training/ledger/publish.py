@@ -15,7 +15,7 @@ from rl_training.ledger.suites import Group, Suite, Task, load_suite, plan_group
 from rl_training.ledger.text import markdown, number, numbers
 
 BEGIN, END = "<!-- results: begin (make results) -->", "<!-- results: end -->"
-PUBLISHED = ("classic", "memory")
+PUBLISHED = ("classic", "on_policy", "memory")
 
 
 @dataclass(frozen=True)
@@ -95,12 +95,13 @@ def results_page(suites: Sequence[tuple[Suite, Tasks]], statistics: Statistics) 
         "not edited by hand. `rl-training report benchmarks/results/learning -o report.html` makes a page of them with all curves.\n"
     )
     yield (
-        "Each run is judged by 100 fresh greedy episodes: *best* is the checkpoint the run itself chose, *final* the policy after the "
+        "Each run is judged by fresh greedy episodes, 100 of them or as many as stand beside the task: *best* is the checkpoint "
+        "the run itself chose, *final* the policy after the "
         "last update. "
         "Over seeds we give the interquartile mean with its 95% stratified bootstrap interval (rliable, arXiv:2108.13264). "
         "*P(better)* is the probability that a run's final policy beats one of the reference's, ties counting half; "
         "*better* or *worse* is written only where its whole interval lies on one side of ½. "
-        "Anchors are published single runs of others, at their own budgets: a comparison with one says where we stand, not who is better.\n"
+        "Anchors are published single runs of others: a comparison with one says where we stand, not who is better.\n"
     )
     for suite, tasks in suites:
         yield f"## {suite.name}\n"
@@ -113,7 +114,9 @@ def results_page(suites: Sequence[tuple[Suite, Tasks]], statistics: Statistics) 
 
 
 def _task_section(task: Task, rows: Sequence[Row], statistics: Statistics) -> Iterator[str]:
-    yield f"### {task.name}, {task.total_timesteps:,} steps\n"
+    episodes = {int(record.final.get("eval_episodes", 0)) for row in rows for record in row.records} - {100}
+    judged = f", judged by {' or '.join(map(str, sorted(episodes)))} episodes" if episodes else ""
+    yield f"### {task.name}, {task.total_timesteps:,} steps{judged}\n"
     reference = next((row for row in rows if row.algorithm == task.reference and row.complete), None)
     head = ["", "best: IQM", "final: IQM", "best, per seed", "final, per seed"]
     head += [f"≥ {number(task.solved)}: best, final"] if task.solved is not None else []
@@ -209,7 +212,7 @@ def _provenance(records: Sequence[Record]) -> Iterator[str]:
     for record in records:
         machine = record.raw.get("machine") or {}
         where = f"{machine.get('cpu', 'unknown CPU')}, {machine.get('cores', '?')} cores"
-        places[where, (record.commit or "unknown")[:10]] += 1
+        places[where, (record.commit or "unknown")[:7]] += 1
     yield (
         markdown(["machine", "commit", "runs"], [[where, f"`{commit}`", str(count)] for (where, commit), count in sorted(places.items())])
         + "\n"
@@ -220,21 +223,28 @@ def _provenance(records: Sequence[Record]) -> Iterator[str]:
 
 
 def overview(suites: Sequence[tuple[Suite, Tasks]], statistics: Statistics) -> str:
-    """Algorithms × tasks: the best checkpoint's interquartile mean and its interval."""
-    tasks = [(task, rows) for _, found in suites for task, rows in found if any(row.records for row in rows)]
-    titles = list(dict.fromkeys(row.title for _, rows in tasks for row in rows if row.records))
-    table = []
-    for title in titles:
-        cells = []
-        for _, rows in tasks:
-            row = next((row for row in rows if row.title == title and row.records), None)
-            cells.append(
-                ""
-                if row is None
-                else estimate(statistics.iqm(row.scores("best"))) + ("" if row.complete else f" ({len(row.records)} seeds)")
-            )
-        table.append([title, *cells])
-    return markdown(["", *[task.name for task, _ in tasks]], table)
+    """A table for each suite, algorithms × tasks: the best checkpoint's interquartile mean and its interval."""
+    tables = []
+    for suite, found in suites:
+        tasks = [(task, [row for row in rows if row.records]) for task, rows in found]
+        tasks = [(task, rows) for task, rows in tasks if rows]
+        if not tasks:
+            continue
+        titles = dict.fromkeys(row.title for _, rows in tasks for row in rows)
+        cells = [{row.title: _best(row, statistics) for row in rows} for _, rows in tasks]
+        table = [[title, *(column.get(title, "") for column in cells)] for title in titles]
+        tables.append(
+            markdown([suite.name.replace("_", "-"), *[f"{task.name}, {_thousands(task.total_timesteps)}" for task, _ in tasks]], table)
+        )
+    return "\n\n".join(tables)
+
+
+def _best(row: Row, statistics: Statistics) -> str:
+    return estimate(statistics.iqm(row.scores("best"))) + ("" if row.complete else f" ({len(row.records)} of {row.planned} seeds)")
+
+
+def _thousands(steps: int) -> str:
+    return f"{steps // 1_000}k steps" if steps % 1_000 == 0 else f"{steps} steps"
 
 
 def spliced(path: Path, table: str) -> str:

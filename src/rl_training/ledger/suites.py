@@ -73,6 +73,7 @@ class Task(_Part):
     total_timesteps: Count
     runs: Annotated[tuple[Annotated[SuiteRun, BeforeValidator(_run)], ...], Field(min_length=1), _as_tuple]
     base: dict[str, Any] | None = None
+    episodes: Count | None = None  # of the evaluation at the end, where it is not the suite's number
     solved: float | None = None
     scale: Annotated[tuple[float, float], _as_tuple] | None = None
     anchors: dict[str, float] = Field(default_factory=dict)
@@ -183,14 +184,18 @@ def _plans(suite: Suite, task: Task, run: SuiteRun, seeds: tuple[int, ...]) -> I
     changes = {"total_timesteps": run.total_timesteps or task.total_timesteps, **run.set}
     overrides = [Override(key, value, source) for key, value in changes.items()]
     if run.config is not None:
-        yield from plan_config(run.config, overrides, seeds, label=run.label, episodes=suite.episodes, suite=suite.name, task=task.name)
+        yield from plan_config(
+            run.config, overrides, seeds, label=run.label, episodes=task.episodes or suite.episodes, suite=suite.name, task=task.name
+        )
         return
     if task.base is None:
         raise ConfigError(f"{source}: its task has no base to train {run.algo} by")
     base = {"output_dir": "runs", "seed": 0, **task.base, "algo": run.algo}
     for seed in seeds:
         config = build_config(base, [*_here(source), *overrides, Override("seed", seed, source)], source=source)
-        yield Plan(f"{name}__seed{seed}", suite.name, task.name, run.label, f"suites/{suite.name}.yaml", config, suite.episodes)
+        yield Plan(
+            f"{name}__seed{seed}", suite.name, task.name, run.label, f"suites/{suite.name}.yaml", config, task.episodes or suite.episodes
+        )
 
 
 def plan_config(

@@ -5,7 +5,8 @@ Recurrent state is always threaded through; a feed-forward network carries ().
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -121,6 +122,10 @@ class RolloutFeed:
         pass
 
 
+Forward: TypeAlias = Callable[[Array, CoreState, Array], tuple[Array, CoreState]]
+"""(obs, state, is_first) → what `network.step` says [E, ...], and the state carried on."""
+
+
 class Actor:
     """Steps the environments with the network's actions, as `behaviour` chooses them, and feeds the replay."""
 
@@ -133,6 +138,11 @@ class Actor:
         self._is_first = np.ones(envs.num_envs, bool)
         self._state: CoreState = network.initial_state(envs.num_envs)
         self._needs_forward = bool(self._state)
+        self._forward: Forward = self._eager_forward
+
+    def use_forward(self, make: Callable[[Any, Array, CoreState, torch.Generator], Forward]) -> None:
+        """Run the network in another way: made from the network, an example of observations and state, and the generator."""
+        self._forward = make(self.network, self._obs, self._state, self._generator)
 
     def refill_from(self, env_steps: int) -> None:
         """The replay is empty at this point of the run: collect as much as at the beginning before learning again."""
@@ -142,21 +152,28 @@ class Actor:
         actions = self.behaviour.begin(env_steps, self.envs.num_envs)
         if actions is not None and not self._needs_forward:
             return actions
-        with torch.inference_mode():
-            obs = torch.from_numpy(self._obs)
-            if not self._on_cpu:
-                obs = obs.to(self._device)
-            draws = self.network.draw(self._generator, self._is_first.shape, "acting")
-            starts = torch.tensor(self._is_first, device=self._device) if self._needs_forward else NO_STARTS
-            numbers, self._state = self.network.step(obs, self._state, starts, draws)
-            return self.behaviour.choose((numbers if self._on_cpu else numbers.cpu()).numpy())
+        numbers, self._state = self._forward(self._obs, self._state, self._is_first)
+        return self.behaviour.choose(numbers)
 
-    def step(self, env_steps: int) -> EnvStep:
-        """One vector step at the clock's `env_steps`."""
+    def _eager_forward(self, obs: Array, state: CoreState, is_first: Array) -> tuple[Array, CoreState]:
+        with torch.inference_mode():
+            seen = torch.from_numpy(obs)
+            if not self._on_cpu:
+                seen = seen.to(self._device)
+            draws = self.network.draw(self._generator, is_first.shape, "acting")
+            starts = torch.tensor(is_first, device=self._device) if self._needs_forward else NO_STARTS
+            numbers, state = self.network.step(seen, state, starts, draws)
+            array: Array = (numbers if self._on_cpu else numbers.cpu()).numpy()
+        return array, state
+
+    def step(self, env_steps: int, meanwhile: Callable[[], None] | None = None) -> EnvStep:
+        """One vector step at the clock's `env_steps`. `meanwhile` is called when the actions are chosen, before the environments step."""
         state = self._state
         if state and self._is_first.any():  # what the network held before it saw obs: zeros at an episode's start
             state = self.network.reset_state(state, torch.tensor(self._is_first))
         actions = self._act(env_steps)
+        if meanwhile is not None:
+            meanwhile()
         step = self.envs.step(self.behaviour.to_env(actions))
         self.feed.push(self._obs, actions, step, self._is_first, state)
         self._obs, self._is_first = step.obs, step.is_first

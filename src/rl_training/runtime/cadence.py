@@ -5,6 +5,24 @@ Counting crossings instead of testing `step % interval` is what makes an interva
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class UpdatePlan:
+    """One round per multiple of `train_frequency` crossed (environment steps), `gradient_steps` updates a round."""
+
+    train_frequency: int
+    gradient_steps: int  # -1: as many as environment steps in the round
+
+    @property
+    def updates_per_round(self) -> int:
+        return self.train_frequency if self.gradient_steps == -1 else self.gradient_steps
+
+    def updates_until(self, env_steps: int, *, learning_starts: int) -> int:
+        """How many updates a run makes in so many environment steps."""
+        return max(0, env_steps - learning_starts) // self.train_frequency * self.updates_per_round
+
 
 def crossings(before: int, now: int, interval: int) -> range:
     """The multiples of `interval` in (before, now]; none if the interval is 0 (only at the end)."""

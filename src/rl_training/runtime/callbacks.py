@@ -31,6 +31,9 @@ class Callback:
     def on_update(self, run: Run, result: UpdateResult) -> None:
         """After every update; reading a metric (`float(result.metrics["loss"])`) computes it."""
 
+    def on_status(self, run: Run, what: str, text: str) -> None:
+        """When the run is busy with something else than steps, such as compiling, and when that is done."""
+
     def on_log(self, run: Run, record: Mapping[str, float]) -> None:
         """Every `log_interval`, with what was written."""
 

@@ -15,8 +15,8 @@ from rl_training.models.build import build_mlp_q_network
 from rl_training.models.q_network import QNetwork
 from rl_training.runtime.actor import TransitionFeed
 from rl_training.runtime.run import RunOptions, TrainResult
-from rl_training.runtime.setup import prepare
-from rl_training.runtime.value_based import head_keywords, learner_keywords, replay_keywords, rule_of, train_value_based
+from rl_training.runtime.setup import Setup, prepare
+from rl_training.runtime.value_based import ValueParts, head_keywords, learner_keywords, replay_keywords, rule_of, train_value_based
 
 
 def build_network(settings: ValueSettings, spaces: Mapping[str, Any]) -> QNetwork:
@@ -29,14 +29,9 @@ def build_network(settings: ValueSettings, spaces: Mapping[str, Any]) -> QNetwor
     )
 
 
-def train_dqn(config: TrainConfig, run_suffix: str | None = None, *, rule: Rule | None = None, **options: Any) -> TrainResult:
-    """Train a feed-forward value-based row. `options` are those of RunOptions: callbacks, env, resume_from.
-
-    rule: the TD mathematics of a row of one's own, in place of the one its head asks for.
-    """
-    run_options = RunOptions(run_suffix=run_suffix, **options)
-    setup = prepare(config, run_options.env, small=True)
-    settings = config.settings
+def build_parts(setup: Setup, rule: Rule | None = None) -> ValueParts:
+    """What a feed-forward value-based row learns with."""
+    config, settings = setup.config, setup.config.settings
     assert isinstance(settings, ValueSettings)  # the rows of this trainer have these
     network = setup.build_network()
     view = TransitionView(gamma=settings.gamma)
@@ -44,4 +39,14 @@ def train_dqn(config: TrainConfig, run_suffix: str | None = None, *, rule: Rule 
     buffer = PrioritizedReplayBuffer if settings.prioritized else ReplayBuffer
     replay = buffer(**replay_keywords(setup, settings))
     feed = TransitionFeed(NStepAccumulator(settings.n_step, settings.gamma, config.num_envs), replay)
-    return train_value_based(setup, settings, run_options, network=network, learner=learner, replay=replay, feed=feed)
+    return ValueParts(network, learner, replay, feed)
+
+
+def train_dqn(config: TrainConfig, run_suffix: str | None = None, *, rule: Rule | None = None, **options: Any) -> TrainResult:
+    """Train a feed-forward value-based row. `options` are those of RunOptions: callbacks, env, resume_from.
+
+    rule: the TD mathematics of a row of one's own, in place of the one its head asks for.
+    """
+    run_options = RunOptions(run_suffix=run_suffix, **options)
+    setup = prepare(config, run_options.env, small=True)
+    return train_value_based(setup, run_options, build_parts(setup, rule))

@@ -13,8 +13,8 @@ from rl_training.models.build import build_lstm_q_network
 from rl_training.models.recurrent import LSTMQNetwork
 from rl_training.runtime.actor import SequenceFeed
 from rl_training.runtime.run import RunOptions, TrainResult
-from rl_training.runtime.setup import prepare
-from rl_training.runtime.value_based import head_keywords, learner_keywords, replay_keywords, rule_of, train_value_based
+from rl_training.runtime.setup import Setup, prepare
+from rl_training.runtime.value_based import ValueParts, head_keywords, learner_keywords, replay_keywords, rule_of, train_value_based
 
 
 def build_network(settings: RecurrentSettings, spaces: Mapping[str, Any]) -> LSTMQNetwork:
@@ -31,10 +31,9 @@ def build_network(settings: RecurrentSettings, spaces: Mapping[str, Any]) -> LST
     )
 
 
-def train_recurrent(algorithm: type[DRQN], config: TrainConfig, options: RunOptions) -> TrainResult:
-    """Train a recurrent value-based row."""
-    setup = prepare(config, options.env, small=False)
-    s = config.settings
+def build_parts(setup: Setup, algorithm: type[DRQN] = DRQN) -> ValueParts:
+    """What a recurrent value-based row learns with."""
+    config, s = setup.config, setup.config.settings
     assert isinstance(s, RecurrentSettings)  # the rows of these trainers have these
     network = setup.build_network()
     learner = algorithm(
@@ -57,7 +56,13 @@ def train_recurrent(algorithm: type[DRQN], config: TrainConfig, options: RunOpti
         sequence_overlap=s.sequence_overlap,
         burn_in=s.burn_in,
     )
-    return train_value_based(setup, s, options, network=network, learner=learner, replay=replay, feed=SequenceFeed(replay))
+    return ValueParts(network, learner, replay, SequenceFeed(replay))
+
+
+def train_recurrent(algorithm: type[DRQN], config: TrainConfig, options: RunOptions) -> TrainResult:
+    """Train a recurrent value-based row."""
+    setup = prepare(config, options.env, small=False)
+    return train_value_based(setup, options, build_parts(setup, algorithm))
 
 
 def train_drqn(config: TrainConfig, run_suffix: str | None = None, **options: Any) -> TrainResult:

@@ -55,6 +55,9 @@ class Progress(Callback):
             self._task = self._bar.add_task("", total=run.total, completed=run.clock.env_steps, **fields)
             self._bar.start()
 
+    def on_status(self, run: Run, what: str, text: str) -> None:
+        self._console.print(text, highlight=False)  # above the bar, where there is one
+
     def on_step(self, run: Run, step: EnvStep) -> None:
         if self._bar is None or (now := time.perf_counter()) < self._next:
             return

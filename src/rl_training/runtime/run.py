@@ -181,7 +181,24 @@ class Run:
             raise Interrupted(f"interrupted at step {self.clock.env_steps}; saved {path}", signum=self._signum)
         return self.clock.env_steps < self.total and self._stop_reason is None
 
+    @property
+    def asked_to_end(self) -> bool:
+        """Whether a signal or a callback wants the run to end before its time."""
+        return self._stop_reason is not None or self._signum is not None
+
+    def has_something_due(self, before: int) -> bool:
+        """Whether anything that looks at what was learned follows the step from `before` to now, or the end does."""
+        now, config = self.clock.env_steps, self.config
+        intervals = (config.log_interval, config.eval_interval, config.checkpoint_interval)
+        return now >= self.total or any(due(before, now, interval) for interval in intervals)
+
     # What the loop tells
+
+    def status(self, what: str, text: str) -> None:
+        """What the run is busy with beside its steps, or has learned about itself; the last word stands in metadata.json under `what`."""
+        self.directory.update_metadata(**{what: text})
+        for callback in self._callbacks:
+            callback.on_status(self, what, text)
 
     def updated(self, result: UpdateResult) -> None:
         self.clock.updates += result.num_gradient_steps

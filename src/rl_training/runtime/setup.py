@@ -15,6 +15,9 @@ from rl_training.envs.vector import VectorEnvs
 from rl_training.errors import ConfigError, SpaceError
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.registry import AlgorithmSpec
+from rl_training.experiment.settings import ValueSettings
+from rl_training.runtime.accelerate import resolve_compile
+from rl_training.runtime.cadence import UpdatePlan
 from rl_training.runtime.devices import resolve_device, resolve_threads
 from rl_training.runtime.evaluator import Evaluation, evaluate
 from rl_training.runtime.watching import Watch
@@ -108,6 +111,14 @@ def require_row_spaces(spec: AlgorithmSpec, envs: VectorEnvs) -> None:
     require_spaces(spec.name, envs.single_observation_space, envs.single_action_space, observations=spec.observations, actions=spec.actions)
 
 
+def planned_updates(config: TrainConfig) -> int | None:
+    """The updates of a run from its beginning, or None where the row does not count them."""
+    s = config.settings
+    if not isinstance(s, ValueSettings):
+        return None
+    return UpdatePlan(s.train_frequency, s.gradient_steps).updates_until(config.total_timesteps, learning_starts=s.learning_starts)
+
+
 def prepare(config: TrainConfig, env: EnvSource | None, *, small: bool) -> Setup:
     """Make the environments and resolve every `auto`. `small` says that the network is a small MLP."""
     source = env_source(config, env)
@@ -119,11 +130,15 @@ def prepare(config: TrainConfig, env: EnvSource | None, *, small: bool) -> Setup
         envs.close()
         raise
     torch.set_num_threads(int(threads.value))
+    compiles = resolve_compile(
+        config.compile, device=torch.device(device.value), planned_updates=planned_updates(config), recurrent=not small
+    )
     notes = {
         "device": f"{device.value} ({device.why})",
         "threads": f"{threads.value} ({threads.why})",
+        "compile": f"{'on' if compiles.on else 'off'} ({compiles.why})",
         "vectorization": BACKENDS[config.vectorization],
         "resume": envs.resume_note or "exact on the CPU",
     }
-    resolved = config.replace(device=device.value, threads=int(threads.value))
+    resolved = config.replace(device=device.value, threads=int(threads.value), compile=compiles.on)
     return Setup(resolved, envs, torch.device(device.value), Seeds.of(config.seed), describe_spaces(envs), notes, source)

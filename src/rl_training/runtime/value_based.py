@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,9 +12,11 @@ from rl_training.algorithms.q_learner import QLearner
 from rl_training.algorithms.rules import Rule, make_rule
 from rl_training.experiment.settings import ValueSettings
 from rl_training.models.heads import HeadKeywords
+from rl_training.runtime.accelerate import accelerate_acting, make_updates
 from rl_training.runtime.actor import Actor, Feed
 from rl_training.runtime.behaviour import EpsilonGreedy
-from rl_training.runtime.off_policy import UpdatePlan, train_off_policy
+from rl_training.runtime.cadence import UpdatePlan
+from rl_training.runtime.off_policy import train_off_policy
 from rl_training.runtime.run import Parts, Run, RunOptions, TrainResult
 from rl_training.runtime.setup import Setup
 from rl_training.types import Array
@@ -70,11 +72,20 @@ def exploration(settings: ValueSettings, horizon: int, num_envs: int) -> Callabl
     return LinearSchedule(settings.epsilon_start, settings.epsilon_end, settings.exploration_fraction * horizon)
 
 
-def train_value_based(
-    setup: Setup, settings: ValueSettings, options: RunOptions, *, network: Any, learner: QLearner, replay: Any, feed: Feed
-) -> TrainResult:
+class ValueParts(NamedTuple):
+    """What a value-based row learns with: its trainer's `build_parts` makes them."""
+
+    network: Any
+    learner: QLearner
+    replay: Any
+    feed: Feed
+
+
+def train_value_based(setup: Setup, options: RunOptions, made: ValueParts) -> TrainResult:
     """Put the parts into a run and the run into the loop."""
-    config = setup.config
+    config, settings = setup.config, setup.config.settings
+    assert isinstance(settings, ValueSettings)  # a value-based row has these
+    network, learner, replay, feed = made
     behaviour = EpsilonGreedy(
         exploration(settings, config.horizon, config.num_envs),
         num_actions=setup.spaces["num_actions"],
@@ -95,6 +106,8 @@ def train_value_based(
         exploration_rate=lambda env_steps: float(np.mean(behaviour.epsilon(env_steps))),
         notes=setup.notes,
     )
-    plan = UpdatePlan(settings.batch_size, settings.train_frequency, settings.gradient_steps)
     run = Run(config, parts, options)
-    return train_off_policy(run, actor=actor, learner=learner, replay=replay, plan=plan, beta=beta)
+    update = make_updates(learner, replay, settings.batch_size, beta, device=setup.device, compile=config.compile is True, say=run.status)
+    accelerate_acting(actor, setup.device, compile=config.compile is True)
+    plan = UpdatePlan(settings.train_frequency, settings.gradient_steps)
+    return train_off_policy(run, actor=actor, replay=replay, plan=plan, update=update)

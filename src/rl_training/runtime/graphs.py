@@ -1,0 +1,207 @@
+"""What a CUDA graph replays: one update, and one acting pass of the network.
+
+Each is a plain method over static tensors that never asks the host. It runs as it is on any device, which is how it is tested; on a GPU
+`Captured` records it once and then replays it, which costs one launch instead of a hundred.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rl_training.algorithms.pure_step import draws
+from rl_training.algorithms.q_learner import LazyMetrics, QLearner
+from rl_training.algorithms.rules import RuleLoss
+from rl_training.algorithms.views import Aligned
+from rl_training.models.q_network import CoreState
+from rl_training.types import Array, UpdateResult
+
+WARM_UP = 3  # calls before the capture: libraries choose their algorithms and allocate in the first ones
+
+
+class Captured:
+    """Calls `function`; on a GPU the calls after the first few replay a CUDA graph of it.
+
+    The first calls are real ones: what the function changes, it changes once a call, captured or not. `generators` are those it draws from.
+    """
+
+    def __init__(self, function: Callable[[], None], device: torch.device, generators: Sequence[torch.Generator]) -> None:
+        self._function, self._device = function, device
+        self._generators = list({id(g): g for g in generators}.values())
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._warm_up_left = WARM_UP if device.type == "cuda" else -1
+
+    def __call__(self) -> None:
+        if self._graph is not None:
+            self._graph.replay()
+        elif self._warm_up_left < 0:
+            self._function()
+        elif self._warm_up_left > 0:
+            self._warm_up_left -= 1
+            stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]  # torch's own
+            stream.wait_stream(torch.cuda.current_stream(self._device))
+            with torch.cuda.stream(stream):
+                self._function()
+            torch.cuda.current_stream(self._device).wait_stream(stream)
+        else:
+            self._capture()
+            self()
+
+    def _capture(self) -> None:
+        graph = torch.cuda.CUDAGraph()
+        for generator in self._generators:
+            graph.register_generator_state(generator)
+        torch.cuda.synchronize(self._device)
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            self._function()
+        self._graph = graph
+
+
+class GraphedUpdates:
+    """Sample, loss, gradient, Adam and priorities as one graph; learning rate and β are tensors on the device.
+
+    The target follows outside of it, at the few updates where it does. What an update reports stays on the device, in tensors that the next
+    one overwrites: a metric is read before that, or not at all.
+    """
+
+    overlaps = True
+
+    def __init__(self, learner: QLearner, replay: Any, batch_size: int, beta: Callable[[int], float] | None, device: torch.device) -> None:
+        self._learner, self._replay, self._batch_size, self._beta = learner, replay, batch_size, beta
+        self._rate_now, self._beta_now = Scheduled(device, torch.float32), Scheduled(device, torch.float64)
+        self._names = LazyMetrics.names(learner.rule)
+        # Only those it draws from: each costs two small launches a replay.
+        generators = [replay.generator, *([learner.generator] if draws(learner.q_network) else [])]
+        self._update = Captured(self._one_update, device, [g for g in generators if isinstance(g, torch.Generator)])
+        self.outcome: StaticOutcome | None = None
+        self.count = 0
+
+    def __call__(self, global_step: int) -> UpdateResult:
+        learner = self._learner
+        self._rate_now.set(learner.current_learning_rate(global_step))
+        if self._beta is not None:
+            self._beta_now.set(self._beta(global_step))
+        self._update()
+        learner.follow(global_step)
+        learner.last_outcome = self.outcome
+        self.count += 1
+        return UpdateResult(NewestMetrics(self, self._names), 1)
+
+    def _one_update(self) -> None:
+        learner, replay = self._learner, self._replay
+        batch = replay.sample(self._batch_size) if self._beta is None else replay.sample(self._batch_size, beta=self._beta_now.value)
+        parts, aligned = learner.compare(batch)
+        learner.optimizer.step(learner.gradients(parts, aligned), self._rate_now.value, learner.max_grad_norm)
+        if self._beta is not None:
+            replay.update_priorities(batch["indices"], learner.priorities(parts, aligned))
+        self.outcome = StaticOutcome(learner, aligned)
+
+
+class StaticOutcome:
+    """What the newest replay left in the graph's memory. Nothing is computed before it is read, and then outside of the graph.
+
+    The autograd graph is not kept: a capture must not meet a tensor of an earlier call.
+    """
+
+    def __init__(self, learner: QLearner, aligned: Aligned) -> None:
+        self._learner = learner
+        self._aligned = aligned._replace(chosen=aligned.chosen.detach(), pullback=None)
+
+    @torch.no_grad()
+    def _parts(self) -> RuleLoss:
+        """Made anew for every reading: a RuleLoss remembers what it once computed, and these tensors change."""
+        rule, aligned = self._learner.rule, self._aligned
+        return rule.loss(aligned.chosen, rule.target(aligned.bootstrap, aligned.rewards, aligned.discounts), aligned.taus)
+
+    @property
+    def metrics(self) -> Mapping[str, Tensor]:
+        return self._learner.metrics(self._parts(), self._aligned)
+
+    @property
+    def td_errors(self) -> Tensor:
+        return self._parts().td_error
+
+    @property
+    def priorities(self) -> Tensor:
+        return self._learner.priorities(self._parts(), self._aligned)
+
+
+class Scheduled:
+    """A number that follows a schedule, as a tensor on the device; set only when it changes."""
+
+    def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
+        self.value = torch.zeros((), device=device, dtype=dtype)
+        self._now = 0.0
+
+    def set(self, value: float) -> None:
+        if value != self._now:
+            self._now = value
+            self.value.fill_(value)
+
+
+class NewestMetrics(Mapping[str, Tensor]):
+    """The metrics of the newest update; those of an older one are gone, which is said rather than passed over."""
+
+    def __init__(self, updates: GraphedUpdates, names: Sequence[str]) -> None:
+        self._updates, self._names, self._count = updates, names, updates.count
+
+    def __getitem__(self, name: str) -> Tensor:
+        if self._updates.count != self._count or self._updates.outcome is None:
+            raise RuntimeError("the metrics of an update in a CUDA graph must be read before the next update")
+        return self._updates.outcome.metrics[name].clone()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+class GraphedForward:
+    """What a network says of `num_envs` observations, as one graph; see `actor.Forward`.
+
+    One copy of the observations to the device, one of its numbers back, both through page-locked memory.
+    """
+
+    def __init__(self, network: Any, example: Array, state: CoreState, generator: torch.Generator, device: torch.device) -> None:
+        self._network, self._generator, self._device = network, generator, device
+        self._num_envs, on_gpu = len(example), device.type == "cuda"
+        self._host_obs = torch.zeros_like(torch.from_numpy(example), pin_memory=on_gpu)
+        self._host_starts = torch.zeros(self._num_envs, dtype=torch.bool, pin_memory=on_gpu)
+        self._obs_array, self._starts_array = self._host_obs.numpy(), self._host_starts.numpy()
+        self._obs, self._starts = self._host_obs.to(device), self._host_starts.to(device)
+        self._state, self._next_state = (tuple(x.clone() for x in state) for _ in range(2))
+        self._numbers: Tensor | None = None
+        self._host_numbers = torch.zeros(0)
+        self._pass = Captured(self._one_pass, device, [generator] if draws(network) else [])
+
+    @torch.no_grad()
+    def __call__(self, obs: Array, state: CoreState, is_first: Array) -> tuple[Array, CoreState]:
+        self._obs_array[...] = obs
+        self._obs.copy_(self._host_obs, non_blocking=True)
+        if state:
+            self._starts_array[...] = is_first
+            self._starts.copy_(self._host_starts, non_blocking=True)
+            for mine, given in zip(self._state, state, strict=True):
+                mine.copy_(given)
+        self._pass()
+        assert self._numbers is not None  # the pass has set it
+        if self._host_numbers.shape != self._numbers.shape:
+            self._host_numbers = torch.empty_like(self._numbers, device="cpu", pin_memory=self._device.type == "cuda")
+        self._host_numbers.copy_(self._numbers, non_blocking=True)
+        # Copies: the graph writes the next step's state where this one's is, and the replay still wants this one.
+        carried = tuple(x.clone() for x in self._next_state)
+        if self._device.type == "cuda":
+            torch.cuda.current_stream(self._device).synchronize()
+        return np.array(self._host_numbers.numpy()), carried
+
+    @torch.no_grad()
+    def _one_pass(self) -> None:
+        drawn = self._network.draw(self._generator, (self._num_envs,), "acting")
+        self._numbers, state = self._network.step(self._obs, self._state, self._starts, drawn)
+        for mine, new in zip(self._next_state, state, strict=True):
+            mine.copy_(new)

@@ -1,0 +1,205 @@
+"""`compile`: what it resolves to, that a compiled step does what eager code does for every row, and that a run uses it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from resume_harness import FILES
+from rl_training.algorithms.pure_step import PureStep
+from rl_training.algorithms.q_learner import QLearner
+from rl_training.errors import ConfigError
+from rl_training.models.flat import flatten_parameters, parameters_from, split_like
+from rl_training.runtime import accelerate
+from rl_training.runtime.accelerate import BREAK_EVEN_UPDATES, Compiled, compile_learner, resolve_compile, trace
+from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.workflows import resume_training, train
+from value_rows import ROWS, batches, config_of, parts_of
+
+CLOSE = {"rtol": 1e-4, "atol": 1e-6}
+CPU = torch.device("cpu")
+
+
+# What `auto` means.
+
+
+def test_auto_compiles_where_the_updates_pay_for_it() -> None:
+    enough = BREAK_EVEN_UPDATES["feed-forward"]
+    assert resolve_compile("auto", device=CPU, planned_updates=enough, recurrent=False).on
+    few = resolve_compile("auto", device=CPU, planned_updates=enough - 1, recurrent=False)
+    assert not few.on and f"{enough - 1:,} updates do not pay" in few.why
+    assert resolve_compile(True, device=CPU, planned_updates=1, recurrent=False).on
+    assert not resolve_compile(False, device=CPU, planned_updates=enough, recurrent=False).on
+    assert resolve_compile("auto", device=torch.device("cuda"), planned_updates=1, recurrent=True).on  # a graph is captured in no time
+
+
+def test_without_a_compiler_auto_stays_off_and_true_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    decision = resolve_compile("auto", device=CPU, planned_updates=10**9, recurrent=False)
+    assert decision == (False, "no C++ compiler (no-such-compiler) is installed")
+    with pytest.raises(ConfigError, match=r"compile: true cannot be had: no C\+\+ compiler \(no-such-compiler\) is installed; use"):
+        resolve_compile(True, device=CPU, planned_updates=1, recurrent=False)
+
+
+def test_a_row_without_a_compiled_step_says_so() -> None:
+    assert not resolve_compile("auto", device=CPU, planned_updates=None, recurrent=False).on
+    with pytest.raises(ConfigError, match="this algorithm has no compiled step"):
+        resolve_compile(True, device=CPU, planned_updates=None, recurrent=False)
+
+
+# One step, compiled and eager.
+
+
+def agree(eager: QLearner, compiled: QLearner, replay: Any, count: int) -> None:
+    """Both learn from the same `count` batches and end with the same numbers, generator and all."""
+    for index, batch in enumerate(batches(replay, count)):
+        mine, theirs = (learner.update(batch, global_step=index + 1) for learner in (compiled, eager))
+        assert list(mine.metrics) == list(theirs.metrics)
+        for name, value in theirs.metrics.items():
+            torch.testing.assert_close(mine.metrics[name], value, **CLOSE, msg=lambda text, name=name: f"{name}: {text}")
+        # C51's are small differences of larger numbers (cross-entropy less entropy; means over atoms up to 100): float32's 1e-7 of those.
+        torch.testing.assert_close(compiled.last_priorities, eager.last_priorities, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(compiled.last_td_errors, eager.last_td_errors, rtol=1e-4, atol=2e-5)
+        if "indices" in batch:  # so that the next batch's weights differ
+            replay.update_priorities(batch["indices"], eager.last_priorities)
+    mine, theirs = compiled.state_dict(), eager.state_dict()
+    for part in ("q_network", "target_network", "optimizer"):
+        torch.testing.assert_close(mine[part], theirs[part], **CLOSE)
+    assert torch.equal(mine["generator"], theirs["generator"])
+
+
+def interpreted(step: PureStep, inputs: Any) -> Compiled:
+    """What is compiled, run operation by operation: the same graph without a compiler's minute."""
+    graph = trace(step, inputs)
+    return Compiled(lambda given: graph(*given), 0.0, False)
+
+
+@pytest.mark.parametrize("algo", ROWS)
+def test_traced_and_eager_agree_on_100_batches(algo: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accelerate, "compile_ahead_of_time", interpreted)
+    (_, eager, replay, _), (_, traced, _, _) = parts_of(algo), parts_of(algo)
+    before = {name: x.clone() for name, x in traced.q_network.state_dict().items()}
+    compile_learner(traced, next(batches(replay, 1)))
+    torch.testing.assert_close(traced.q_network.state_dict(), before, rtol=0, atol=0)  # tracing runs the step, but not on these
+    assert torch.equal(traced.generator.get_state(), eager.generator.get_state()), "nor does it draw"
+    agree(eager, traced, replay, 100)
+    assert traced.gradient_step != traced.eager_step
+
+
+COMPILED_ALWAYS = ("rainbow_dqn",)  # noise, dueling, double-Q, projection and weights in one; a compilation takes half a minute
+
+
+@pytest.mark.parametrize("algo", [pytest.param(algo, marks=[] if algo in COMPILED_ALWAYS else pytest.mark.slow) for algo in ROWS])
+def test_compiled_and_eager_agree_on_100_batches(algo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if accelerate.missing_toolchain():
+        pytest.skip(str(accelerate.missing_toolchain()))
+    monkeypatch.setenv("RL_TRAINING_CACHE", str(tmp_path))
+    (_, eager, replay, _), (_, compiled, _, _), (_, again, _, _) = parts_of(algo), parts_of(algo), parts_of(algo)
+    example = next(batches(replay, 1))
+    assert not compile_learner(compiled, example).from_cache
+    agree(eager, compiled, replay, 100)
+    assert compile_learner(again, example).from_cache
+    compiled.update(example, global_step=101)
+
+
+def test_a_batch_laid_out_otherwise_is_learned_from_eagerly(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = 0
+
+    def counting(step: PureStep, inputs: Any) -> Compiled:
+        graph = trace(step, inputs)
+
+        def call(given: list[torch.Tensor]) -> Any:
+            nonlocal calls
+            calls += 1
+            return graph(*given)
+
+        return Compiled(call, 0.0, False)
+
+    monkeypatch.setattr(accelerate, "compile_ahead_of_time", counting)
+    _, learner, replay, _ = parts_of("dqn")
+    batch = replay.sample(16)
+    compile_learner(learner, batch)
+    others = [
+        replay.sample(8),
+        {**batch, "obs": batch["obs"].contiguous()},  # the example's is a slice of packed rows
+        {**batch, "weights": torch.ones(16)},
+        {name: value for name, value in batch.items() if name != "discounts"},
+        {**batch, "rewards": batch["rewards"].double().float()},
+    ]
+    for other in others:
+        learner.update(other, global_step=1)
+    assert calls == 0
+    learner.update(batch, global_step=1)
+    assert calls == 1
+
+
+def test_parameters_that_the_swap_cannot_find_are_refused() -> None:
+    # A graph that had them as constants would never see them change.
+    _, learner, replay, _ = parts_of("dqn")
+    batch = replay.sample(16)
+    hidden = learner.q_network.torso.layers[0].weight
+    original = learner.q_network.forward
+    learner.q_network.forward = lambda obs, *draws: original(obs, *draws) + hidden.sum()
+    learner.q_network.taped = lambda *_: None
+    step = PureStep(learner, batch)
+    with pytest.raises(RuntimeError, match="cannot be compiled"):
+        trace(step, step.inputs(batch, 1e-3))
+
+
+def test_parameters_from_gives_a_network_other_numbers_and_takes_them_back() -> None:
+    lstm = nn.Sequential(nn.LSTM(3, 4))
+    flat = flatten_parameters(lstm)
+    other = torch.zeros_like(flat)
+    x = torch.randn(2, 1, 3)
+    before = lstm(x)[0]
+    with parameters_from(lstm, split_like(lstm, other)):
+        assert torch.equal(lstm(x)[0], torch.zeros_like(before))  # weights of 0: o·tanh(c) with c = 0
+    assert torch.equal(lstm(x)[0], before)
+    assert [p.data_ptr() for p in lstm[0]._flat_weights] == [p.data_ptr() for p in lstm.parameters()]
+
+
+# A run.
+
+
+class Words(Callback):
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, str]] = []
+
+    def on_status(self, run: Any, what: str, text: str) -> None:
+        self.heard.append((what, text))
+
+
+def run_of(algo: str, output: Path, **changes: Any) -> Any:
+    return config_of(
+        algo, output_dir=str(output), compile=True, threads=1, checkpoint_interval=150, eval_interval=0, eval_episodes=1, **changes
+    )
+
+
+@pytest.mark.parametrize("algo", ["rainbow_dqn", pytest.param("r2d2", marks=pytest.mark.slow)])
+def test_a_compiled_run_says_so_and_resumes_exactly(algo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accelerate, "compile_ahead_of_time", interpreted)
+    words = Words()
+    whole = train(run_of(algo, tmp_path / "whole"), callbacks=[words])
+    assert words.heard == [("compilation", "compiling…"), ("compilation", "compiled in 0.0 s")]
+    metadata = json.loads((whole.run_dir / "metadata.json").read_text())
+    assert metadata["compile"] == "on (as configured)" and metadata["compilation"] == "compiled in 0.0 s"
+    part = train(run_of(algo, tmp_path / "part", total_timesteps=150, schedule_timesteps=400))
+    resumed = resume_training(part.run_dir, total_timesteps=400)
+    for name in FILES:
+        assert (resumed.checkpoint_path / name).read_bytes() == (whole.checkpoint_path / name).read_bytes(), name
+
+
+def test_a_failing_compiler_does_not_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(step: PureStep, inputs: Any) -> Compiled:
+        raise RuntimeError("no space\nleft")
+
+    monkeypatch.setattr(accelerate, "compile_ahead_of_time", fail)
+    with pytest.warns(RuntimeWarning, match="could not compile, goes on without: no space left"):
+        result = train(run_of("dqn", tmp_path))
+    assert result.metrics["num_updates"] > 0
+    assert "goes on without" in json.loads((result.run_dir / "metadata.json").read_text())["compilation"]
