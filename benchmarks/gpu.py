@@ -177,6 +177,10 @@ def learner(options: Any, device: torch.device) -> list[Result]:
             "ours, eager": synchronized(updates_of(make(), batch, beta, device)[1], device),
         }
         contenders = {name: repeat_for(each, options.seconds) for name, each in work.items()}
+        torch.set_float32_matmul_precision("high")
+        again = synchronized(updates_of(make(), batch, beta, device)[0], device)
+        contenders["ours, one graph, TF32"] = repeat_for(again, options.seconds)
+        torch.set_float32_matmul_precision("highest")
         results.append(compare(case, "updates/s", contenders, rounds=options.rounds, ours="ours, one graph"))
     return results
 
