@@ -96,6 +96,11 @@ def with_run(text: str) -> str:
     return text.replace("runs/<run>", str(newest))
 
 
+def test_every_extra_for_users_is_explained() -> None:
+    text = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    assert all(f"| `{extra}` |" in text for extra in EXTRAS - {"dev", "docs"})
+
+
 def test_there_is_something_to_read() -> None:
     assert {"train", "test", "check"} <= MAKE_TARGETS and {"dev", "video", "track"} <= EXTRAS
     assert {"README.md", "docs/index.md", "docs/command-line.md", "docs/extending.md"} <= set(PAGES)
