@@ -43,7 +43,7 @@ class Updates(Protocol):
 Say = Callable[[str, str], None]
 """(what, text): what is going on, for the progress line and the run's metadata."""
 
-BREAK_EVEN_UPDATES = {"feed-forward": 100_000, "recurrent": 20_000}
+BREAK_EVEN_UPDATES = 100_000
 """From how many updates on `auto` compiles; see docs/performance.md for the measurement."""
 
 
@@ -72,9 +72,10 @@ def resolve_compile(requested: str | bool, *, device: torch.device, planned_upda
         return _refused(requested, missing)
     if requested is True:
         return Decision(True, "as configured")
-    needed = BREAK_EVEN_UPDATES["recurrent" if recurrent else "feed-forward"]
-    if planned_updates < needed:
-        return Decision(False, f"{planned_updates:,} updates do not pay for compiling; {needed:,} do")
+    if recurrent:
+        return Decision(False, "an LSTM may lose by compiling, which takes minutes; true compiles it")
+    if planned_updates < BREAK_EVEN_UPDATES:
+        return Decision(False, f"{planned_updates:,} updates do not pay for compiling; {BREAK_EVEN_UPDATES:,} do")
     return Decision(True, f"{planned_updates:,} updates pay for compiling")
 
 
