@@ -10,7 +10,7 @@ OUTPUT := runs
 # Small networks are faster on one thread, and the tests run side by side.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help install train test test-slow check docs format bench peers ledger reference results clean
+.PHONY: help install train test test-slow check docs format bench performance peers ledger reference results clean
 .DEFAULT_GOAL := help
 
 help:
@@ -81,6 +81,14 @@ bench: $(PEERS_STAMP)
 	$(PEERS)/bin/python -m benchmarks.replay --json benchmarks/results/replay.json
 	$(PEERS)/bin/python -m benchmarks.recurrent --json benchmarks/results/recurrent.json
 	$(PEERS)/bin/python -m benchmarks.on_policy --json benchmarks/results/on_policy.json
+	$(PEERS)/bin/python -m benchmarks.scaling --json benchmarks/results/scaling.json
+	$(PEERS)/bin/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' && \
+	  $(PEERS)/bin/python -m benchmarks.gpu --json benchmarks/results/gpu.json || echo 'no GPU: benchmarks.gpu left out'
+	$(PEERS)/bin/python -m benchmarks.performance
+
+# docs/performance.md from the records as they are
+performance: $(STAMP)
+	$(BIN)/python -m benchmarks.performance
 
 SUITE := classic on_policy memory
 ledger: $(STAMP)

@@ -177,6 +177,9 @@ def learner(options: Any, device: torch.device) -> list[Result]:
             "ours, eager": synchronized(updates_of(make(), batch, beta, device)[1], device),
         }
         contenders = {name: repeat_for(each, options.seconds) for name, each in work.items()}
+        again = synchronized(updates_of(make(), batch, beta, device)[0], device)
+        torch.set_float32_matmul_precision("high")  # what a recurrent run has anyway: see runtime/setup.py
+        contenders["ours, one graph, TF32"] = repeat_for(again, options.seconds)
         results.append(compare(case, "updates/s", contenders, rounds=options.rounds, ours="ours, one graph"))
     return results
 
@@ -256,7 +259,7 @@ def profile(device: torch.device) -> dict[str, Any]:
     recorder.enable()
     throughput.train_ours(3_000 if on_gpu else 700, hidden=(128, 128), every=1, threads=1, device=str(device), compile=on_gpu)
     recorder.disable()
-    pstats.Stats(recorder, stream=text).sort_stats("tottime").print_stats(28)
+    pstats.Stats(recorder, stream=text).strip_dirs().sort_stats("tottime").print_stats(28)
     found["loop"] = text.getvalue()
     print(found["loop"], flush=True)
     return found
@@ -346,7 +349,11 @@ def main() -> None:
     gym.register(id=throughput.ENV_ID, entry_point=throughput.TimedCartPole, max_episode_steps=500)
     device = torch.device(options.device)
     began = time.perf_counter()
-    record: dict[str, Any] = {"machine": machine(options.threads), "options": {k: str(v) for k, v in vars(options).items()}, "results": []}
+    record: dict[str, Any] = {
+        "machine": machine(options.threads),
+        "options": {k: v for k, v in vars(options).items() if k != "json"},
+        "results": [],
+    }
     known: dict[str, Callable[[], Any]] = {
         "equality": lambda: equality(device),
         "learner": lambda: learner(options, device),

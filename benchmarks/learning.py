@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from rl_training.errors import RunError, UserError
-from rl_training.ledger.commands import DEFAULT_RESULTS
+from rl_training.ledger import RESULTS
 from rl_training.ledger.display import Display
 from rl_training.ledger.runner import look, run_plans
 from rl_training.ledger.suites import plan_config
@@ -30,7 +30,7 @@ def main() -> int:
     parser.add_argument("--label", default="", help="names a variant made with --set")
     parser.add_argument("--set", action="append", default=[], help="key=value, as rl-training train --set")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--results", type=Path, default=DEFAULT_RESULTS)
+    parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()
     try:
         seeds = parse_seeds(options.seeds)

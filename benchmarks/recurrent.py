@@ -1,6 +1,4 @@
-"""Updates per second of R2D2: sample prioritized sequences, loss, gradient, Adam, priorities. No environment.
-
-Ours stands there twice in the first case, as it is and with its step compiled ahead of time; what compiling took is said apart.
+"""Updates per second of R2D2: sample prioritized sequences, loss, gradient, Adam, priorities. No environment, no compilation.
 
 Beside it the least that such an update can be: forward, target forward, backward and Adam of the same network, without a loss worth the
 name, and the same with the LSTM stepped in a loop that resets the state where an episode starts, as recurrent code commonly does: through
@@ -16,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.common import COMPILED, arguments, compare, compiled_fresh, prepare, repeat_for, save
+from benchmarks.common import arguments, compare, prepare, repeat_for, save
 
 BATCH, TIME, HIDDEN, FEATURES, OBS_DIM, ACTIONS = 32, 40, 128, 64, 4, 2
 CHUNKS = 500
@@ -31,8 +29,8 @@ def network() -> Any:
     return LSTMQNetwork((OBS_DIM,), ACTIONS, FEATURES, (), (), HIDDEN, 1)
 
 
-def ours(compiled: str | None = None, **options: Any) -> Work:
-    """The whole update, replay included. compiled: the case's name, if its step is to be compiled."""
+def ours(**options: Any) -> Work:
+    """The whole update, replay included."""
     from rl_training.algorithms import R2D2
     from rl_training.data import PrioritizedRecurrentReplayBuffer
 
@@ -45,8 +43,6 @@ def ours(compiled: str | None = None, **options: Any) -> Work:
         step = {"obs": obs[t], "next_obs": obs[t + 1], "actions": t % ACTIONS, "rewards": 1.0, "dones": False}
         replay.add(env_index=0, **step, episode_start=t == 0, initial_state=state)
     learner = R2D2(network(), 1e-3, 0.99, 1_000, n_step=5, max_grad_norm=10.0, **options)
-    if compiled is not None:
-        compiled_fresh(learner, replay.sample(BATCH, beta=0.6), compiled)
     step = 0
 
     def work(n: int) -> None:
@@ -133,10 +129,7 @@ def main() -> None:
     for case, makers in CASES.items():
         if options.only not in case:
             continue
-        works = {name: make() for name, make in makers.items()}
-        if not options.no_compile and makers["ours"] is ours:
-            works[COMPILED] = ours(compiled=case)
-        contenders = {name: repeat_for(work, options.seconds) for name, work in works.items()}
+        contenders = {name: repeat_for(make(), options.seconds) for name, make in makers.items()}
         title = f"R2D2 {case}, {BATCH} sequences of {TIME} steps, LSTM {HIDDEN}"
         results.append(compare(title, "updates/s", contenders, rounds=options.rounds))
     save(options.json, options, results)

@@ -23,7 +23,7 @@ import numpy as np
 
 from benchmarks.common import machine
 from rl_training.errors import UserError
-from rl_training.ledger.commands import DEFAULT_RESULTS
+from rl_training.ledger import RESULTS
 from rl_training.ledger.records import write_record
 from rl_training.ledger.runner import FRESH
 from rl_training.ledger.suites import load_suite, plan_groups
@@ -208,7 +208,7 @@ def main() -> int:
     parser.add_argument("--seeds", help="other than the suite's, such as 1,2 or 1-5")
     parser.add_argument("--only", default="", help="only runs whose name contains this text")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--results", type=Path, default=DEFAULT_RESULTS)
+    parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()
     try:
         wanted = jobs_of(options.suite, None if options.seeds is None else tuple(parse_seeds(options.seeds)))

@@ -29,11 +29,13 @@ CPU = torch.device("cpu")
 
 
 def test_auto_compiles_where_the_updates_pay_for_it() -> None:
-    enough = BREAK_EVEN_UPDATES["feed-forward"]
+    enough = BREAK_EVEN_UPDATES
     assert resolve_compile("auto", device=CPU, planned_updates=enough, recurrent=False).on
     few = resolve_compile("auto", device=CPU, planned_updates=enough - 1, recurrent=False)
     assert not few.on and f"{enough - 1:,} updates do not pay" in few.why
     assert resolve_compile(True, device=CPU, planned_updates=1, recurrent=False).on
+    assert not resolve_compile("auto", device=CPU, planned_updates=enough, recurrent=True).on
+    assert resolve_compile(True, device=CPU, planned_updates=1, recurrent=True).on
     assert not resolve_compile(False, device=CPU, planned_updates=enough, recurrent=False).on
     assert resolve_compile("auto", device=torch.device("cuda"), planned_updates=1, recurrent=True).on  # a graph is captured in no time
 

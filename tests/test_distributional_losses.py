@@ -41,15 +41,16 @@ from rl_training.algorithms.distributional_losses import (
         ([0.5, 0.0, 0.0, 0.5], [-9.0, 0.0, 0.0, 99.0], [0.5, 0.0, 0.0, 0.5]),
     ],
 )
-@pytest.mark.parametrize("form", [project, losses._project])
+@pytest.mark.parametrize("form", [project, losses._project, losses._project_densely])
 def test_projection_by_hand(form: Callable[..., Tensor], masses: list[float], moved: list[float], expected: list[float]) -> None:
     torch.testing.assert_close(form(torch.tensor(masses), torch.tensor(moved), 0.0, 3.0), torch.tensor(expected))
 
 
-def test_both_forms_of_the_projection_agree() -> None:
+@pytest.mark.parametrize("form", [losses._project, losses._project_densely])
+def test_all_forms_of_the_projection_agree(form: Callable[..., Tensor]) -> None:
     g = torch.Generator().manual_seed(0)
     p, z = torch.rand(64, 51, generator=g).softmax(-1), 30 * torch.randn(64, 51, generator=g)
-    torch.testing.assert_close(project(p, z, -10.0, 10.0), losses._project(p, z, -10.0, 10.0), atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(project(p, z, -10.0, 10.0), form(p, z, -10.0, 10.0), atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize("where", ["probabilities", "atoms"])

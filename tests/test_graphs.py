@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from rl_training.algorithms.beside import Beside
 from rl_training.algorithms.exploration import LinearSchedule
 from rl_training.data import sampled_ring, samplers, storage
 from rl_training.data.storage import Field, RingStorage
@@ -169,3 +170,14 @@ def test_make_updates_graphs_on_cuda_only(monkeypatch: pytest.MonkeyPatch) -> No
             accelerate.make_updates(parts.learner, parts.replay, 8, None, device=device, compile=on, say=silent), SampledUpdates
         )
     assert made == [cuda]
+
+
+def test_beside_is_plain_order_where_nothing_is_captured() -> None:
+    # Only inside a CUDA graph's capture does it fork; benchmarks/gpu.py compares graphs with eager code, bit for bit.
+    beside = Beside(torch.zeros(1), lane=1)
+    with beside:
+        made = torch.ones(1)
+    beside.join()
+    assert made == 1
+    with pytest.raises(KeyError, match="passes through"), beside:
+        raise KeyError("passes through")

@@ -175,3 +175,24 @@ def test_a_learner_trains_the_very_weights_the_network_acts_with() -> None:
     copied = lstm(1)
     copied.load_state_dict(net.state_dict())
     assert torch.equal(after, copied.q_values_sequence(obs, initial_state=net.initial_state(4)))
+
+
+def test_a_skip_lets_the_head_read_the_features_beside_the_memory() -> None:
+    torch.manual_seed(0)
+    net = LSTMQNetwork((3,), 2, 5, (), (), 6, 1, skip=True)
+    obs = torch.randn(4, 2, 3)
+    layer = net.head.advantage.layers[0]
+    assert layer.weight.shape == (2, 6 + 5)
+    # Q = W·[h, features] + b, features = ReLU(encoder): with the columns of h at 0 only the present observation counts
+    whole = net.q_values_sequence(obs, initial_state=net.initial_state(2))
+    with torch.no_grad():
+        layer.weight[:, :6] = 0
+        expected = net.encoder(obs) @ layer.weight[:, 6:].T + layer.bias
+    memoryless = net.q_values_sequence(obs, initial_state=(torch.randn(1, 2, 6), torch.randn(1, 2, 6)))
+    torch.testing.assert_close(memoryless, expected)
+    assert not torch.allclose(whole, expected)
+    state = net.initial_state(2)
+    for t in range(4):
+        step = net.act(obs[t], state)
+        state = step.state
+        torch.testing.assert_close(step.q_values, expected[t])

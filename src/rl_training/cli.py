@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO
 import typer
 
 from rl_training.errors import Interrupted, RunError, UserError
+from rl_training.ledger import RESULTS
 
 if TYPE_CHECKING:
     from rl_training.experiment.config import load_config
@@ -34,7 +35,6 @@ CONFIG = typer.Option(..., "--config", metavar="FILE", help="A config file, or t
 CHECKPOINT = typer.Option(..., "--checkpoint", metavar="PATH", help="A checkpoint, a file in it, or a run's directory (its latest).")
 TOTAL = typer.Option(None, "--total-timesteps", metavar="N", help="Environment steps at which training ends.")
 DEVICE = typer.Option(None, "--device", help="auto, cpu, cuda, cuda:<number> or mps.")
-RESULTS = Path("benchmarks/results/learning")
 QUIET = typer.Option(False, "--quiet", help="No progress; print only where the checkpoint is.")
 
 

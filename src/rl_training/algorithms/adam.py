@@ -10,6 +10,8 @@ from torch import Tensor
 
 from rl_training.types import State
 
+GPU_PIECES = 32  # as many tensors as one launch of the kernel takes
+
 
 class FlatAdam:
     """The update of `torch.optim.Adam(fused=True)`, one kernel for the whole network, without that class's cost per call.
@@ -29,6 +31,10 @@ class FlatAdam:
         self.mean, self.variance = torch.zeros_like(parameters), torch.zeros_like(parameters)
         self.steps = torch.zeros((), device=parameters.device)
         self._on_cpu = parameters.device.type == "cpu"
+        # On a GPU the kernel gives each tensor of its list a block of its own, and works on one alone as long as on many.
+        count = 1 if self._on_cpu else max(1, min(GPU_PIECES, parameters.numel() // 256))
+        self._pieces = [list(x.chunk(count)) for x in (self.parameters, self.grad, self.mean, self.variance)]
+        self._piece_steps = [self.steps] * len(self._pieces[0])
 
     @torch.no_grad()
     def step(self, grads: Sequence[Tensor | None], learning_rate: float | Tensor, max_grad_norm: float | None) -> None:
@@ -38,12 +44,12 @@ class FlatAdam:
             self._clip(max_grad_norm)
         self.steps += 1
         torch._fused_adam_(
-            [self.parameters],
-            [self.grad],
-            [self.mean],
-            [self.variance],
+            self._pieces[0],
+            self._pieces[1],
+            self._pieces[2],
+            self._pieces[3],
             [],
-            [self.steps],
+            self._piece_steps,
             lr=learning_rate,
             beta1=self.betas[0],
             beta2=self.betas[1],

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from rl_training.algorithms.beside import Beside
 from rl_training.algorithms.value_losses import take_action
 from rl_training.algorithms.views import Aligned
 from rl_training.models.heads import Draws
@@ -67,13 +68,20 @@ class SequenceView:
         steps, batch_size = rewards.shape
         # What the head says of an observation selects there too, except where it says it at levels drawn for the loss.
         reused = double_q and not online.head.draws_taus
-        core, _ = online.unroll_core(obs if double_q else obs[:-1], self.start_state(batch, online))
-        online_draws = online.draw(generator, (steps, batch_size), "online")
-        out = online.head(core if reused else core[:steps], online_draws)
-        with torch.no_grad():
-            target_draws = target.draw(generator, (steps, batch_size), "target")
+        online_draws, target_draws = (
+            net.draw(generator, (steps, batch_size), role) for net, role in ((online, "online"), (target, "target"))
+        )
+        beside, apart = Beside(obs), Beside(obs, lane=1)
+        with apart, torch.no_grad():
+            returns = n_step_returns(rewards, dones, mask, gamma=self.gamma, n_step=self.n_step)
+        with beside, torch.no_grad():
             target_core, _ = target.unroll_core(obs, self.start_state(batch, target))
             next_out = target.head(target_core[1:], target_draws)  # of the observations after steps 0 … T − 1
+        core, _ = online.unroll_core(obs if double_q else obs[:-1], self.start_state(batch, online))
+        out = online.head(core if reused else core[:steps], online_draws)
+        beside.join()
+        apart.join()
+        with torch.no_grad():
             # Double-Q (arXiv:1509.06461): which network selects the next action; the target network always values it.
             if not double_q:
                 select = target.head.q_values(next_out)
@@ -82,7 +90,6 @@ class SequenceView:
             else:  # as the action it would take: at its acting levels
                 select = online.head.q_values(online.head(core[1:], Draws(online_draws.noise)))
             bootstrap = take_action(next_out, select.argmax(-1))  # [T, B] or [T, B, N], for t + 1
-            returns = n_step_returns(rewards, dones, mask, gamma=self.gamma, n_step=self.n_step)
             if self.n_step > 1:
                 bootstrap = take_time(bootstrap, returns.steps)
         taus = None if online_draws.taus is None else online_draws.taus[:steps]

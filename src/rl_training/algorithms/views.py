@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from rl_training.algorithms.beside import Beside
 from rl_training.algorithms.value_losses import put_action, take_action
 from rl_training.models.heads import Draws
 from rl_training.types import Batch
@@ -43,20 +44,25 @@ class TransitionView:
     def align(self, batch: Batch, online: Any, target: Any, *, double_q: bool, generator: torch.Generator) -> Aligned:
         obs, next_obs, actions = batch["obs"], batch["next_obs"], batch["actions"]
         shape = actions.shape
-        online_draws = online.draw(generator, shape, "online")
+        online_draws, target_draws = online.draw(generator, shape, "online"), target.draw(generator, shape, "target")
+        beside = Beside(next_obs)
         with torch.no_grad():
-            target_draws = target.draw(generator, shape, "target")
-            next_out = target.forward(next_obs, target_draws)
+            with beside:
+                next_out = target.forward(next_obs, target_draws)
             # Double-Q (arXiv:1509.06461): which network selects the next action; the target network always values it.
             # An implicit head selects at its acting levels: the action it would take.
-            select = online.q_values(next_obs, Draws(online_draws.noise)) if double_q else target.head.q_values(next_out)
-            bootstrap = next_out.amax(-1) if select is next_out else take_action(next_out, select.argmax(-1))
+            select = online.q_values(next_obs, Draws(online_draws.noise)) if double_q else None
             taped = online.taped(obs, online_draws) if hasattr(online, "taped") else None
             if taped is not None:
                 out, gradients = taped
                 chosen = take_action(out, actions)
         if taped is None:
             chosen = take_action(online(obs, online_draws), actions)
+        beside.join()
+        with torch.no_grad():
+            if select is None:
+                select = target.head.q_values(next_out)
+            bootstrap = next_out.amax(-1) if select is next_out else take_action(next_out, select.argmax(-1))
         discounts = batch.get("discounts")
         if discounts is None:
             discounts = self.gamma * (1 - batch["dones"])

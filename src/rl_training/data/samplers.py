@@ -144,7 +144,7 @@ class FlatSampler:
 
     def _leaf(self, priorities: Tensor) -> Tensor:
         # the bounds of sum_tree.py: in use is never 0, and sums stay finite
-        return ((priorities.abs() + self.eps) ** self.alpha).clamp(1e-150, 1e150)
+        return ((priorities + self.eps) ** self.alpha).clamp(1e-150, 1e150)
 
     def insert(self, start: int, stop: int) -> None:
         self.priorities[start:stop] = self._of_new
@@ -156,11 +156,10 @@ class FlatSampler:
         uniforms = torch.rand(batch_size, generator=self.generator, device=device, dtype=torch.float64)
         if len(self._strata) != batch_size:
             self._strata = torch.arange(batch_size, device=device, dtype=torch.float64)
-        values = (self._strata + uniforms) * (total / batch_size)
-        # a stratum's end may round up to the total: stay strictly below it, so that a slot with weight is found
-        values = torch.minimum(values, torch.nextafter(total, torch.zeros_like(total)))
+        # A stratum's end may round up to the total, and a parallel scan may round its empty tail up by an ulp: the values stay a trillionth
+        # below the total, which only slots in use reach.
+        values = (self._strata + uniforms) * (total * ((1 - 1e-12) / batch_size))
         indices = torch.searchsorted(sums, values, right=True)
-        indices = indices.clamp_max(size - 1)  # a parallel scan may round its empty tail up by an ulp
         drawn = self.priorities[indices]
         return indices, {"indices": indices, "weights": ((drawn.min() / drawn) ** beta).float()}
 
@@ -169,9 +168,12 @@ class FlatSampler:
         slots = torch.as_tensor(indices, device=device)
         # no host check here: what is not finite counts as 0 rather than spoil every sum
         raw = torch.as_tensor(priorities, device=device).detach().double().abs().nan_to_num(0.0, 0.0, 0.0)
-        self.priorities[slots] = self._leaf(raw)
-        self.max_priority.copy_(torch.maximum(self.max_priority, raw.max()))
-        self._of_new.copy_(self._leaf(self.max_priority))
+        # The largest one so far rides along, so that its leaf comes out of the same few operations as the batch's.
+        raw = torch.cat([raw, self.max_priority.view(1)])
+        leaves = self._leaf(raw)
+        self.priorities[slots] = leaves[:-1]
+        torch.amax(raw, 0, out=self.max_priority)
+        torch.amax(leaves, 0, out=self._of_new)
 
     def state_dict(self, size: int) -> State:
         return {

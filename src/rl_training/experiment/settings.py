@@ -145,6 +145,7 @@ class RecurrentSettings(ValueSettings):
     head_hidden_sizes: Sizes = ()
     recurrent_hidden_size: Count = 64
     recurrent_num_layers: Count = 1
+    recurrent_skip: bool = False  # the head reads the encoder's features beside the LSTM's output
     sequence_length: Count = 20
     sequence_overlap: Steps = 0
     burn_in: Steps = 0

@@ -1,4 +1,4 @@
-"""The bodies of the commands `ledger`, `report` and `tune`."""
+"""What `rl-training ledger` does."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from rl_training.ledger.runner import look, run_plans
 from rl_training.ledger.suites import load_suite, plan_groups
 from rl_training.ledger.text import plain_table
 from rl_training.runtime.seeds import parse_seeds
-
-DEFAULT_RESULTS = Path("benchmarks/results/learning")
 
 
 def run_suite(

@@ -29,6 +29,7 @@ def build_lstm_q_network(
     head_hidden_sizes: Sequence[int],
     hidden_size: int,
     num_layers: int,
+    skip: bool = False,
     head: HeadKind = "scalar",
     **keywords: Unpack[HeadKeywords],
 ) -> LSTMQNetwork:
@@ -41,5 +42,6 @@ def build_lstm_q_network(
         head_hidden_sizes,
         hidden_size,
         num_layers,
-        head=make_head(head, hidden_size, action_dim, hidden_sizes=head_hidden_sizes, **keywords),
+        head=make_head(head, hidden_size + (features_dim if skip else 0), action_dim, hidden_sizes=head_hidden_sizes, **keywords),
+        skip=skip,
     )

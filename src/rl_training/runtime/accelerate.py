@@ -1,9 +1,8 @@
-"""How an update is made fast, and the only place that knows: `compile: auto | true | false`.
+"""How an update is made fast, and the only place that decides it: `compile: auto | true | false`.
 
-On the CPU loss, gradient, clipping and Adam become one graph, compiled ahead of time to native code (AOTInductor) that no guard and no
-Python stands before. Measured for DQN at batch 64 on two slow cores, updates/s without replay: the eager graph 800, `torch.compile` 2,600,
-with the C++ wrapper and guards skipped 3,700, Inductor called directly 4,200, ahead of time 8,600. Four steps in one call gave
-8,700 to 9,300 and took 73 s to compile instead of 16 s: not worth it.
+On the CPU loss, gradient, clipping and Adam become one graph, compiled ahead of time to native code (AOTInductor), so that no guard and no
+Python stands before it. On a GPU sampling, update and priorities become one CUDA graph, and so does the acting pass (graphs.py).
+docs/performance.md has the measurements behind both, and what else was tried.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class Updates(Protocol):
 Say = Callable[[str, str], None]
 """(what, text): what is going on, for the progress line and the run's metadata."""
 
-BREAK_EVEN_UPDATES = {"feed-forward": 100_000, "recurrent": 20_000}
+BREAK_EVEN_UPDATES = 100_000
 """From how many updates on `auto` compiles; see docs/performance.md for the measurement."""
 
 
@@ -73,9 +72,10 @@ def resolve_compile(requested: str | bool, *, device: torch.device, planned_upda
         return _refused(requested, missing)
     if requested is True:
         return Decision(True, "as configured")
-    needed = BREAK_EVEN_UPDATES["recurrent" if recurrent else "feed-forward"]
-    if planned_updates < needed:
-        return Decision(False, f"{planned_updates:,} updates do not pay for compiling; {needed:,} do")
+    if recurrent:
+        return Decision(False, "an LSTM may lose by compiling, which takes minutes; true compiles it")
+    if planned_updates < BREAK_EVEN_UPDATES:
+        return Decision(False, f"{planned_updates:,} updates do not pay for compiling; {BREAK_EVEN_UPDATES:,} do")
     return Decision(True, f"{planned_updates:,} updates pay for compiling")
 
 

@@ -26,6 +26,7 @@ def build_network(settings: RecurrentSettings, spaces: Mapping[str, Any]) -> LST
         head_hidden_sizes=settings.head_hidden_sizes,
         hidden_size=settings.recurrent_hidden_size,
         num_layers=settings.recurrent_num_layers,
+        skip=settings.recurrent_skip,
         head=settings.head,
         **head_keywords(settings),
     )

@@ -133,6 +133,9 @@ def prepare(config: TrainConfig, env: EnvSource | None, *, small: bool) -> Setup
     compiles = resolve_compile(
         config.compile, device=torch.device(device.value), planned_updates=planned_updates(config), recurrent=not small
     )
+    if device.value.startswith("cuda"):
+        # LSTMs and convolutions are cuDNN's, which takes TF32 by torch's default: the layers around them then may too.
+        torch.set_float32_matmul_precision("highest" if small else "high")
     notes = {
         "device": f"{device.value} ({device.why})",
         "threads": f"{threads.value} ({threads.why})",

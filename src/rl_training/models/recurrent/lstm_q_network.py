@@ -41,11 +41,13 @@ class LSTMQNetwork(LSTMBody, Drawing):
         noisy: bool = False,
         noisy_sigma: float = 0.5,
         head: Head | None = None,
+        *,
+        skip: bool = False,
     ) -> None:
-        super().__init__(obs_shape, [*encoder_hidden_sizes, features_dim], hidden_size, num_layers)
+        super().__init__(obs_shape, [*encoder_hidden_sizes, features_dim], hidden_size, num_layers, skip=skip)
         self.action_dim = action_dim
         self.head = head or ScalarHead(
-            hidden_size, action_dim, hidden_sizes=head_hidden_sizes, dueling=dueling, noisy_sigma=noisy_sigma if noisy else None
+            self.core_dim, action_dim, hidden_sizes=head_hidden_sizes, dueling=dueling, noisy_sigma=noisy_sigma if noisy else None
         )
 
     def unroll(

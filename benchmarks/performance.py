@@ -1,0 +1,202 @@
+"""Writes docs/performance.md and its plots from benchmarks/results/*.json: `python -m benchmarks.performance` (`make performance`).
+
+Every figure on the page stands in a record; a record that is not there is named as missing.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from rl_training.experiment.files import write_text
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+PAGE = ROOT / "docs" / "performance.md"
+PROSE = Path(__file__).with_name("performance_page.md")  # what no record says
+IMAGES = ROOT / "docs" / "images"
+COMPILED = "ours, compiled"
+
+Record = dict[str, Any]
+
+
+def load(name: str) -> Record | None:
+    path = RESULTS / f"{name}.json"
+    if not path.exists():
+        return None
+    record: Record = json.loads(path.read_text(encoding="utf-8"))
+    return record
+
+
+def where(record: Record) -> str:
+    """The machine of a record, in a line."""
+    m = record["machine"]
+    hardware = " and one ".join(part for part in (f"{m['cores']} × {m['cpu']}", m.get("gpu")) if part)
+    versions = ", ".join(f"{name} {version}" for name, version in m["versions"].items() if name != "rl-training")
+    return f"{m['time'][:10]}, {hardware}, {m['threads']} torch thread{'s' if m['threads'] != 1 else ''}; Python {m['python']}, {versions}."
+
+
+def number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def comparison(results: list[Record]) -> list[str]:
+    """Ours and the peers, a row for each case, with ratios to the best peer."""
+    names = list(dict.fromkeys(name for result in results for name in result["medians"]))
+    lines = [f"| case | {' | '.join(names)} | ratio |", f"| --- |{' ---: |' * (len(names) + 1)}"]
+    for result in results:
+        cells = [number(result["medians"][name]) if name in result["medians"] else "" for name in names]
+        ratios = result.get("ratios") or ({"ours": result["ratio"]} if result.get("ratio") else {})
+        text = ", ".join(
+            f"{ratio:.1f}×{'' if name == 'ours' else ' (' + name.removeprefix('ours, ') + ')'}" for name, ratio in ratios.items()
+        )
+        lines.append(f"| {result['case']} ({result['unit']}) | {' | '.join(cells)} | {text} |")
+    return lines
+
+
+def break_even(record: Record) -> list[str]:
+    """After how many updates a compilation has paid for itself."""
+    seconds = record.get("compile_seconds", {})
+    lines = ["| case | compiling, s | eager, updates/s | compiled, updates/s | pays after |", "| --- | ---: | ---: | ---: | ---: |"]
+    found = False
+    for result in record["results"]:
+        medians = result["medians"]
+        cost = next((value for case, value in seconds.items() if case in result["case"]), None)
+        if cost is None or COMPILED not in medians:
+            continue
+        saved = 1 / medians["ours"] - 1 / medians[COMPILED]
+        pays = f"{cost / saved:,.0f} updates" if saved > 0 else "never"
+        lines.append(f"| {result['case']} | {cost:.0f} | {number(medians['ours'])} | {number(medians[COMPILED])} | {pays} |")
+        found = True
+    return lines if found else []
+
+
+def section(title: str, name: str, missing: list[str], note: str = "") -> list[str]:
+    record = load(name)
+    if record is None:
+        missing.append(name)
+        return []
+    tables = [result for result in record["results"] if "ours" in result["medians"]]
+    return [f"## {title}", "", *([note, ""] if note else []), *comparison(tables), "", where(record), ""]
+
+
+def gpu(missing: list[str]) -> list[str]:
+    record = load("gpu")
+    if record is None:
+        missing.append("gpu")
+        return []
+    lines = ["## On a GPU", "", where(record), ""]
+    equal = record.get("equality", {})
+    if equal:
+        bits = [algo for algo, found in equal.items() if found.get("equal_bits")]
+        others = [f"{algo} ({found.get('difference', found.get('error'))})" for algo, found in equal.items() if not found.get("equal_bits")]
+        lines += [
+            "After 100 updates from the same seeds, one CUDA graph per update and eager code end with the same parameters, bit for bit: "
+            + f"{', '.join(bits)}."
+            + (f" Not so: {', '.join(others)}." if others else ""),
+            "",
+        ]
+    lines += [*comparison(record["results"]), ""]
+    runs = record.get("solve", {}).get("runs", [])
+    if runs:
+        lines += [
+            "CartPole-v1 with 64 native environments, until the greedy policy's mean return over 20 episodes is 475; the graphs' capture "
+            "and the evaluations are included:",
+            "",
+            "| seed | seconds | environment steps | updates | mean return |",
+            "| ---: | ---: | ---: | ---: | ---: |",
+            *(f"| {r['seed']} | {r['seconds']:.1f} | {r['env_steps']:,} | {r['updates']:,} | {r['curve'][-1][1]} |" for r in runs),
+            "",
+        ]
+    return lines
+
+
+def scaling(missing: list[str]) -> tuple[list[str], dict[Path, str]]:
+    record = load("scaling")
+    if record is None:
+        missing.append("scaling")
+        return [], {}
+    lines, images = ["## Scaling", "", where(record), ""], {}
+    for result in record["results"]:
+        points = [(float(name.removeprefix("ours, ")), value) for name, value in result["medians"].items()]
+        image = IMAGES / f"scaling_{result['case']}.svg"
+        images[image] = chart(points, x=result["case"], y=result["unit"])
+        values = ", ".join(f"{x:,.0f}: {number(y)}" for x, y in points)
+        lines += [
+            f"![{result['unit']} by {result['case']}](images/{image.name})",
+            "",
+            f"{result['unit']} by {result['case']}: {values}.",
+            "",
+        ]
+    return lines, images
+
+
+def chart(points: list[tuple[float, float]], *, x: str, y: str) -> str:
+    """A line on doubly logarithmic axes, as SVG."""
+    width, height, left, bottom = 420, 240, 60, 36
+    xs, ys = [math.log10(p[0]) for p in points], [math.log10(p[1]) for p in points]
+    low, high = math.floor(min(ys)), math.ceil(max(ys))
+    high = max(high, low + 1)
+    span = (max(xs) - min(xs)) or 1.0
+
+    def at(px: float, py: float) -> tuple[float, float]:
+        return left + (px - min(xs)) / span * (width - left - 20), height - bottom - (py - low) / (high - low) * (height - bottom - 16)
+
+    def text(px: float, py: float, words: str, anchor: str) -> str:
+        return f'<text x="{px:.1f}" y="{py:.1f}" text-anchor="{anchor}">{words}</text>'
+
+    marks = [at(px, py) for px, py in zip(xs, ys, strict=True)]
+    grid = [(at(min(xs), decade)[1], decade) for decade in range(low, high + 1)]
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
+        'font-family="sans-serif" font-size="11" fill="#777">',
+        *(f'<line x1="{left}" x2="{width - 20}" y1="{gy:.1f}" y2="{gy:.1f}" stroke="#8884"/>' for gy, _ in grid),
+        *(text(left - 6, gy + 4, f"{10**decade:,}", "end") for gy, decade in grid),
+        *(text(mx, height - bottom + 16, f"{p[0]:,.0f}", "middle") for (mx, _), p in zip(marks, points, strict=True)),
+        text((left + width) / 2, height - 4, x, "middle"),
+        text(left, 11, y, "start"),
+        f'<polyline fill="none" stroke="#3f78c4" stroke-width="2" points="{" ".join(f"{mx:.1f},{my:.1f}" for mx, my in marks)}"/>',
+        *(f'<circle cx="{mx:.1f}" cy="{my:.1f}" r="3" fill="#3f78c4"/>' for mx, my in marks),
+        "</svg>",
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def pages() -> dict[Path, str]:
+    """Every file that this script writes, with its text."""
+    from rl_training.runtime.accelerate import BREAK_EVEN_UPDATES
+
+    missing: list[str] = []
+    lines: list[str] = []
+    lines += section("The whole loop, on the CPU", "throughput", missing)
+    lines += section("The learner alone, on the CPU", "learner", missing)
+    record = load("learner")
+    paid = [] if record is None else break_even(record)
+    if paid:
+        lines += ["### When compiling pays", "", *paid, ""]
+    lines += section(
+        "R2D2's learner, on the CPU",
+        "recurrent",
+        missing,
+        "The bare contenders do the network's passes and Adam alone: the least an update can be.",
+    )
+    lines += section("Replay", "replay", missing)
+    lines += gpu(missing)
+    more, images = scaling(missing)
+    lines += more
+    left = f"Not measured yet: {', '.join(missing)} (`make bench`; the GPU's part is `python -m benchmarks.gpu`)." if missing else ""
+    page = PROSE.read_text(encoding="utf-8").format(tables="\n".join(lines).rstrip(), missing=left, enough=BREAK_EVEN_UPDATES)
+    return {PAGE: page.rstrip() + "\n", **images}
+
+
+def main() -> None:
+    for path, text in pages().items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, text)
+        print(path.relative_to(ROOT))
+
+
+if __name__ == "__main__":
+    main()

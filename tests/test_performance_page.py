@@ -1,0 +1,47 @@
+"""docs/performance.md: made from records, claiming nothing else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import performance
+
+
+def test_the_published_page_is_what_the_records_say() -> None:
+    for path, text in performance.pages().items():
+        assert path.read_text(encoding="utf-8") == text, f"{path.name} is not what the records say: make performance"
+
+
+def result(case: str, **medians: float) -> dict[str, Any]:
+    named = {name.replace("_", ", "): value for name, value in medians.items()}
+    return {"case": case, "unit": "updates/s", "medians": named, "ratios": {"ours": 2.0, "ours, compiled": 5.0}}
+
+
+def test_when_compiling_pays() -> None:
+    # 10 s of compiling; 1/1000 − 1/5000 = 0.8 ms saved an update: 12,500 updates. Slower when compiled: never.
+    record = {"compile_seconds": {"DQN": 10.0, "slow": 10.0}, "results": [result("DQN, batch 64", ours=1e3, ours_compiled=5e3)]}
+    record["results"].append(result("slow", ours=1e3, ours_compiled=9e2))
+    rows = performance.break_even(record)[2:]
+    assert rows == ["| DQN, batch 64 | 10 | 1,000 | 5,000 | 12,500 updates |", "| slow | 10 | 1,000 | 900 | never |"]
+    assert performance.break_even({"results": record["results"]}) == []  # nothing was compiled
+
+
+def test_a_missing_record_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(performance, "RESULTS", tmp_path)
+    page = performance.pages()[performance.PAGE]
+    assert "Not measured yet: throughput, learner, recurrent, replay, gpu, scaling" in page
+    machine = {"time": "2026-01-02T", "cores": 2, "cpu": "X", "threads": 1, "python": "3.12", "versions": {"torch": "2"}}
+    (tmp_path / "learner.json").write_text(json.dumps({"machine": machine, "results": [result("DQN", ours=10, peer=5)]}))
+    page = performance.pages()[performance.PAGE]
+    assert "| DQN (updates/s) | 10 | 5 | 2.0×, 5.0× (compiled) |" in page
+    assert "Not measured yet: throughput, recurrent" in page
+
+
+def test_a_chart_has_a_point_for_every_measurement() -> None:
+    svg = performance.chart([(1, 10), (10, 100), (100, 1000)], x="environments", y="steps/s")
+    assert svg.count("<circle") == 3
+    assert svg.startswith("<svg") and "steps/s" in svg
