@@ -32,7 +32,6 @@ PAGES = (
     ("Measuring", "measuring.md"),
     ("Results", "results.md"),
     ("Performance", "performance.md"),
-    ("Performance", "performance.md"),
     ("From Stable-Baselines3", "migrating-from-stable-baselines3.md"),
     ("From CleanRL", "migrating-from-cleanrl.md"),
     ("Architecture", "architecture.md"),
