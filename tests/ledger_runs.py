@@ -63,6 +63,6 @@ def interrupt_after_the_first(plan: Plan, folder: Path, progress: Callable[[int]
     if not started.exists():
         return finish(plan, folder, progress)
     Path(os.environ["LEDGER_PID"]).write_text(str(os.getpid()))
-    os.kill(os.getppid(), signal.SIGTERM)
+    os.kill(int(os.environ["LEDGER_SUITE"]), signal.SIGTERM)
     time.sleep(600)
     raise AssertionError("not stopped")

@@ -30,6 +30,7 @@ def suite_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LEDGER_STARTED", str(tmp_path / "started"))
     monkeypatch.setenv("LEDGER_PID", str(tmp_path / "pid"))
+    monkeypatch.setenv("LEDGER_SUITE", str(os.getpid()))
     path = tmp_path / "mine.yaml"
     path.write_text(yaml.safe_dump(ledger_runs.SUITE))
     return path
