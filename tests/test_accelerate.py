@@ -22,6 +22,8 @@ from rl_training.runtime.workflows import resume_training, train
 from value_rows import ROWS, batches, config_of, parts_of
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-6}
+# C51's are small differences of larger numbers (cross-entropy less entropy; means over atoms up to 100): float32's 1e-7 of those, twice.
+REPORTED = {"rtol": 1e-4, "atol": 2e-5}
 CPU = torch.device("cpu")
 
 
@@ -63,10 +65,9 @@ def agree(eager: QLearner, compiled: QLearner, replay: Any, count: int) -> None:
         mine, theirs = (learner.update(batch, global_step=index + 1) for learner in (compiled, eager))
         assert list(mine.metrics) == list(theirs.metrics)
         for name, value in theirs.metrics.items():
-            torch.testing.assert_close(mine.metrics[name], value, **CLOSE, msg=lambda text, name=name: f"{name}: {text}")
-        # C51's are small differences of larger numbers (cross-entropy less entropy; means over atoms up to 100): float32's 1e-7 of those.
-        torch.testing.assert_close(compiled.last_priorities, eager.last_priorities, rtol=1e-4, atol=1e-5)
-        torch.testing.assert_close(compiled.last_td_errors, eager.last_td_errors, rtol=1e-4, atol=2e-5)
+            torch.testing.assert_close(mine.metrics[name], value, **REPORTED, msg=lambda text, name=name: f"{name}: {text}")
+        torch.testing.assert_close(compiled.last_priorities, eager.last_priorities, **REPORTED)
+        torch.testing.assert_close(compiled.last_td_errors, eager.last_td_errors, **REPORTED)
         if "indices" in batch:  # so that the next batch's weights differ
             replay.update_priorities(batch["indices"], eager.last_priorities)
     mine, theirs = compiled.state_dict(), eager.state_dict()
@@ -151,6 +152,25 @@ def test_parameters_that_the_swap_cannot_find_are_refused() -> None:
     step = PureStep(learner, batch)
     with pytest.raises(RuntimeError, match="cannot be compiled"):
         trace(step, step.inputs(batch, 1e-3))
+
+
+def test_buffers_that_change_are_refused_and_put_back() -> None:
+    _, learner, replay, _ = parts_of("dqn")
+    batch = replay.sample(16)
+    learner.q_network.register_buffer("calls", torch.zeros(()))
+    original = learner.q_network.forward
+
+    def forward(obs: torch.Tensor, *draws: Any) -> torch.Tensor:
+        learner.q_network.calls += 1
+        return original(obs, *draws)
+
+    learner.q_network.forward = forward
+    learner.q_network.taped = lambda *_: None
+    step = PureStep(learner, batch)
+    counted = learner.q_network.calls.clone()
+    with pytest.raises(RuntimeError, match="buffers change"):
+        trace(step, step.inputs(batch, 1e-3))
+    assert learner.q_network.calls == counted
 
 
 def test_parameters_from_gives_a_network_other_numbers_and_takes_them_back() -> None:

@@ -32,6 +32,7 @@ class PureStep:
 
     def __init__(self, learner: QLearner, batch: Batch) -> None:
         self._learner = learner
+        self.networks = (learner.q_network, learner.target_network)
         self._fields = tuple(sorted(batch))
         # Only what really draws: most networks do not.
         self._asks = [(network, shape, role) for network, shape, role in _draws_of(learner, batch) if draws(network)]

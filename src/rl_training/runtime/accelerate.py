@@ -206,12 +206,18 @@ def trace(step: PureStep, inputs: Sequence[Tensor]) -> torch.fx.GraphModule:
     from torch.fx.experimental.proxy_tensor import make_fx
 
     state, rest = inputs[: PureStep.NUM_STATE], inputs[PureStep.NUM_STATE :]
+    buffers = [(buffer, buffer.clone()) for network in step.networks for buffer in network.buffers()]
     # Without MKL-DNN an LSTM is the products of its time steps, and the compiler fuses what stands between them; MKL-DNN's single
     # operation it cannot take. On copies of the state, since tracing runs the step.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the flags' own, about hardware that is not asked for
         with torch.backends.mkldnn.flags(enabled=False):
             graph: torch.fx.GraphModule = make_fx(step)(*(x.clone() for x in state), *rest)
+    changed = [buffer for buffer, before in buffers if not torch.equal(buffer, before)]
+    if changed:
+        for buffer, before in buffers:
+            buffer.copy_(before)
+        raise RuntimeError("a network whose buffers change as it runs cannot be compiled: the graph would keep them as they are now")
     owned = {x.untyped_storage().data_ptr() for x in state}
     for name, constant in _constants(graph):
         if constant.untyped_storage().data_ptr() in owned:
