@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -108,6 +108,10 @@ class Head(nn.Module, ABC):
 
 class ScalarHead(Head):
     """Q itself."""
+
+    def plain_parameters(self) -> tuple[Any, ...] | None:
+        """W₁, b₁, … if the head is nothing but a stack of layers: neither dueling nor noisy."""
+        return None if self.value is not None or self.noise_dim else self.advantage.plain_parameters()
 
     def q_values(self, out: Tensor) -> Tensor:
         return out

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -72,6 +73,10 @@ class Stream(nn.Module):
         self._sigmas = tuple(s for layer in self.layers if isinstance(layer, NoisyLinear) for s in (layer.weight_sigma, layer.bias_sigma))
         self._noise_sizes = [] if noisy_sigma is None else [size for pair in pairs for size in pair]
         self.noise_dim = sum(self._noise_sizes)
+
+    def plain_parameters(self) -> tuple[Any, ...] | None:
+        """W₁, b₁, … if no layer is noisy."""
+        return None if self._noise_sizes or self._activation is not RELU else self._params
 
     def forward(self, x: Tensor, noise: Tensor | None = None) -> Tensor:
         if noise is None or not self._noise_sizes:  # a noisy layer without noise is its mean

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from rl_training.models.heads import NO_DRAWS, Draws, Head
+from rl_training.models.heads import NO_DRAWS, Draws, Head, ScalarHead
 from rl_training.models.layers import factorised_noise
+from rl_training.models.stack import linear_stack, taped_stack
 from rl_training.models.torsos import MLPTorso
 
 if TYPE_CHECKING:
@@ -60,14 +61,24 @@ class QNetwork(Drawing):
         super().__init__()
         self.torso, self.head = torso, head
         self.action_dim = head.action_dim
+        # DQN's network is one stack from observation to Q: run as one, since each call between its parts shows beside the products.
+        lower = torso.relu_parameters() if isinstance(torso, MLPTorso) else None
+        upper = head.plain_parameters() if isinstance(head, ScalarHead) else None
+        self._stack = None if lower is None or upper is None else (*lower, *upper)
 
     def forward(self, obs: Tensor, draws: Draws = NO_DRAWS) -> Tensor:
+        if self._stack is not None:
+            return linear_stack(obs if obs.is_floating_point() else obs.float(), self._stack, activate_last=False)
         # `.forward`, not a call: at this size the calls of nested modules show in the pass. Hooks belong on the whole network.
         out: Tensor = self.head.forward(self.torso.forward(obs), draws)
         return out
 
     def taped(self, obs: Tensor, draws: Draws = NO_DRAWS) -> tuple[Tensor, Callable[[Tensor], list[Tensor]]] | None:
         """`forward` of [B, ...] without autograd, and from ∂L/∂out the gradients of `parameters()`; None where a part has no such form."""
+        if self._stack is not None:
+            x = obs if obs.is_floating_point() else obs.float()
+            out, whole = taped_stack(x, self._stack, activate_last=False, input_gradient=False)
+            return out, lambda grad: whole(grad)[0]
         if not self.head.has_tape or not isinstance(self.torso, MLPTorso):
             return None
         features, from_torso = self.torso.taped(obs)

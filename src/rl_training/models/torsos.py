@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -21,11 +22,15 @@ class MLPTorso(nn.Module):
         self._params = layer_parameters(self.layers)
         self.out_dim = sizes[-1]
 
+    def relu_parameters(self) -> tuple[Any, ...] | None:
+        """W₁, b₁, … if the activation is ReLU."""
+        return self._params if self._activation is RELU else None
+
     def forward(self, obs: Tensor) -> Tensor:
         x = obs if obs.is_floating_point() else obs.float()
         return linear_stack(x, self._params, activation=self._activation, activate_last=True)
 
     def taped(self, obs: Tensor) -> tuple[Tensor, Pullback]:
-        """The same with its gradient by hand."""
+        """The same with its gradient by hand; nothing learns below an observation."""
         x = obs if obs.is_floating_point() else obs.float()
-        return taped_stack(x, self._params, activation=self._activation, activate_last=True)
+        return taped_stack(x, self._params, activation=self._activation, activate_last=True, input_gradient=False)
