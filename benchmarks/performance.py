@@ -38,6 +38,14 @@ def where(record: Record) -> str:
     return f"{m['time'][:10]}, {hardware}, {m['threads']} torch thread{'s' if m['threads'] != 1 else ''}; Python {m['python']}, {versions}."
 
 
+def command(name: str, record: Record) -> str:
+    """What a record was made with; the options that say where and on what are in `where`."""
+    elsewhere = ("json", "threads", "clock", "no_compile")
+    given = {key: str(value) for key, value in record.get("options", {}).items() if value and key not in elsewhere}
+    shown = [f"--{key} {value!r}" if " " in value else f"--{key} {value}" for key, value in given.items()]
+    return f"`python -m benchmarks.{' '.join([name, *shown])}`"
+
+
 def number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
@@ -63,9 +71,10 @@ def break_even(record: Record) -> list[str]:
     found = False
     for result in record["results"]:
         medians = result["medians"]
-        cost = next((value for case, value in seconds.items() if case in result["case"]), None)
-        if cost is None or COMPILED not in medians:
+        cases = [case for case in seconds if result["case"].startswith(case)]
+        if not cases or COMPILED not in medians:
             continue
+        cost = seconds[max(cases, key=len)]  # "QR-DQN, 51 quantiles" begins "QR-DQN, 51 quantiles, double" too
         saved = 1 / medians["ours"] - 1 / medians[COMPILED]
         pays = f"{cost / saved:,.0f} updates" if saved > 0 else "never"
         lines.append(f"| {result['case']} | {cost:.0f} | {number(medians['ours'])} | {number(medians[COMPILED])} | {pays} |")
@@ -79,7 +88,7 @@ def section(title: str, name: str, missing: list[str], note: str = "") -> list[s
         missing.append(name)
         return []
     tables = [result for result in record["results"] if "ours" in result["medians"]]
-    return [f"## {title}", "", *([note, ""] if note else []), *comparison(tables), "", where(record), ""]
+    return [f"## {title}", "", *([note, ""] if note else []), *comparison(tables), "", f"{command(name, record)}; {where(record)}", ""]
 
 
 def gpu(missing: list[str]) -> list[str]:
@@ -186,6 +195,7 @@ def pages() -> dict[Path, str]:
     lines += gpu(missing)
     more, images = scaling(missing)
     lines += more
+    lines += section("PPO and recurrent PPO, the whole loop on the CPU", "on_policy", missing)
     left = f"Not measured yet: {', '.join(missing)} (`make bench`; the GPU's part is `python -m benchmarks.gpu`)." if missing else ""
     page = PROSE.read_text(encoding="utf-8").format(tables="\n".join(lines).rstrip(), missing=left, enough=BREAK_EVEN_UPDATES)
     return {PAGE: page.rstrip() + "\n", **images}

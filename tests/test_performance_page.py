@@ -30,6 +30,18 @@ def test_when_compiling_pays() -> None:
     assert performance.break_even({"results": record["results"]}) == []  # nothing was compiled
 
 
+def test_compiling_is_charged_to_the_case_that_was_compiled() -> None:
+    # "DQN" stands in both other names, and the second begins the third
+    costs = {"DQN": 1.0, "QR-DQN, 51": 2.0, "QR-DQN, 51, double": 3.0}
+    record = {"compile_seconds": costs, "results": [result(f"{case}, batch 64", ours=1e3, ours_compiled=5e3) for case in costs]}
+    assert [row.split(" | ")[1] for row in performance.break_even(record)[2:]] == ["1", "2", "3"]
+
+
+def test_a_table_says_what_it_was_made_with() -> None:
+    record = {"options": {"rounds": 5, "only": "(64, 64)", "json": "there", "threads": 1, "no_compile": False}}
+    assert performance.command("throughput", record) == "`python -m benchmarks.throughput --rounds 5 --only '(64, 64)'`"
+
+
 def test_a_missing_record_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(performance, "RESULTS", tmp_path)
     page = performance.pages()[performance.PAGE]

@@ -196,3 +196,5 @@ def test_a_skip_lets_the_head_read_the_features_beside_the_memory() -> None:
         step = net.act(obs[t], state)
         state = step.state
         torch.testing.assert_close(step.q_values, expected[t])
+        core, _ = net.step_core(obs[t], net.initial_state(2))  # the cell alone, as recurrent PPO acts
+        torch.testing.assert_close(core, net.unroll_core(obs[t : t + 1], net.initial_state(2))[0][0])

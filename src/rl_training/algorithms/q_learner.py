@@ -174,13 +174,14 @@ class QLearner:
     def current_learning_rate(self, global_step: int) -> float:
         return self.learning_rate(global_step) if callable(self.learning_rate) else self.learning_rate
 
-    def align(self, batch: Batch) -> Aligned:
-        return self.view.align(batch, self.q_network, self.target_network, double_q=self.double_q, generator=self.generator)
+    def align(self, batch: Batch, online: Any = None, target: Any = None) -> Aligned:
+        """What the networks (its own unless given) say of a batch."""
+        online, target = (self.q_network if online is None else online), (self.target_network if target is None else target)
+        return self.view.align(batch, online, target, double_q=self.double_q, generator=self.generator)
 
     def compare(self, batch: Batch, online: Any = None, target: Any = None) -> tuple[RuleLoss, Aligned]:
-        """What the networks (its own unless given) say of a batch against its target, and how far they are apart."""
-        online, target = (self.q_network if online is None else online), (self.target_network if target is None else target)
-        aligned = self.view.align(batch, online, target, double_q=self.double_q, generator=self.generator)
+        """`align`, and how far what it gave is from the target."""
+        aligned = self.align(batch, online, target)
         with torch.no_grad():
             goal = self.rule.target(aligned.bootstrap, aligned.rewards, aligned.discounts)
         return self.rule.loss(aligned.chosen, goal, aligned.taus), aligned

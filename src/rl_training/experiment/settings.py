@@ -83,14 +83,19 @@ class Settings(BaseModel):
         }
 
 
-class ValueSettings(Settings):
-    """The value-based rows: DQN and everything that is DQN with other parts. All step counts are environment steps."""
+class LearningSettings(Settings):
+    """What every row learns with."""
 
     learning_rate: Positive = 1e-3
     lr_schedule: Literal["constant", "linear"] = "constant"
     learning_rate_end: Annotated[NonNegative, Needs("lr_schedule", ("linear",))] = 0.0
     adam_eps: Positive = 1e-8
     gamma: Unit = 0.99
+
+
+class ValueSettings(LearningSettings):
+    """The value-based rows: DQN and everything that is DQN with other parts. All step counts are environment steps."""
+
     buffer_capacity: Count = 100_000
     batch_size: Count = 64
     learning_starts: Steps = 1_000
@@ -167,14 +172,11 @@ class RecurrentSettings(ValueSettings):
         return self
 
 
-class PPOSettings(Settings):
+class PPOSettings(LearningSettings):
     """PPO. A rollout is `num_steps` of each environment; minibatches hold at most `minibatch_size` of its steps, in equal parts."""
 
     learning_rate: Positive = 3e-4
-    lr_schedule: Literal["constant", "linear"] = "constant"
-    learning_rate_end: Annotated[NonNegative, Needs("lr_schedule", ("linear",))] = 0.0
     adam_eps: Positive = 1e-5
-    gamma: Unit = 0.99
     num_steps: Count = 2_048
     update_epochs: Count = 10
     minibatch_size: Count = 64

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 
 from rl_training.data.n_step import NStepAccumulator
-from rl_training.data.rollout_buffer import RolloutBuffer
 from rl_training.envs.vector import VectorEnvs
 from rl_training.models.q_network import CoreState
 from rl_training.runtime.behaviour import Behaviour
@@ -64,14 +63,14 @@ class TransitionFeed:
         self.accumulator.load_state_dict(state)
 
 
-class SequenceFeed:
-    """Steps into a buffer that assembles chunks itself; the open chunks are part of the buffer's own state."""
+class StepFeed:
+    """Whole steps into a buffer that makes of them what it needs, chunks of sequences or a rollout; what is open is its own state."""
 
-    def __init__(self, replay: Any) -> None:
-        self._replay, self._add_step = replay, replay.add_step
+    def __init__(self, add: Callable[..., None], drop: Callable[[Array], None]) -> None:
+        self._add, self._drop = add, drop
 
     def push(self, obs: Array, actions: Array, step: EnvStep, is_first: Array, state: CoreState) -> None:
-        self._add_step(
+        self._add(
             obs=obs,
             actions=actions,
             rewards=step.rewards,
@@ -84,36 +83,7 @@ class SequenceFeed:
         )
 
     def drop(self, env_indices: Array) -> None:
-        self._replay.clear_active_chunks(env_indices)
-
-    def state_dict(self) -> State:
-        return {}
-
-    def load_state_dict(self, state: State) -> None:
-        pass
-
-
-class RolloutFeed:
-    """Steps into a rollout, whose state is its own."""
-
-    def __init__(self, rollout: RolloutBuffer) -> None:
-        self._rollout = rollout
-
-    def push(self, obs: Array, actions: Array, step: EnvStep, is_first: Array, state: CoreState) -> None:
-        self._rollout.add(
-            obs=obs,
-            actions=actions,
-            rewards=step.rewards,
-            next_obs=step.final_obs,
-            terminated=step.terminated,
-            truncated=step.truncated,
-            episode_starts=is_first,
-            valid=step.valid,
-            initial_state=state,
-        )
-
-    def drop(self, env_indices: Array) -> None:
-        self._rollout.end_episodes(env_indices)
+        self._drop(env_indices)
 
     def state_dict(self) -> State:
         return {}

@@ -11,7 +11,7 @@ from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.settings import RecurrentSettings
 from rl_training.models.build import build_lstm_q_network
 from rl_training.models.recurrent import LSTMQNetwork
-from rl_training.runtime.actor import SequenceFeed
+from rl_training.runtime.actor import StepFeed
 from rl_training.runtime.run import RunOptions, TrainResult
 from rl_training.runtime.setup import Setup, prepare
 from rl_training.runtime.value_based import ValueParts, head_keywords, learner_keywords, replay_keywords, rule_of, train_value_based
@@ -57,7 +57,7 @@ def build_parts(setup: Setup, algorithm: type[DRQN] = DRQN) -> ValueParts:
         sequence_overlap=s.sequence_overlap,
         burn_in=s.burn_in,
     )
-    return ValueParts(network, learner, replay, SequenceFeed(replay))
+    return ValueParts(network, learner, replay, StepFeed(replay.add_step, replay.clear_active_chunks))
 
 
 def train_recurrent(algorithm: type[DRQN], config: TrainConfig, options: RunOptions) -> TrainResult:
