@@ -87,11 +87,10 @@ def test_truncation_closes_a_chunk_without_a_done() -> None:
 
 
 def test_an_episode_that_ends_with_its_chunk_leaves_nothing_open() -> None:
-    for overlap in (0, 2):
-        buffer = make(4, overlap=overlap)
-        play(buffer, 4, end="T")
-        assert len(buffer) == 1 and buffer.num_transitions == 4
-        assert column(chunks(buffer)[0], "dones") == [0, 0, 0, 1]
+    buffer = make(4)
+    play(buffer, 4, end="T")
+    assert len(buffer) == 1 and buffer.num_transitions == 4
+    assert column(chunks(buffer)[0], "dones") == [0, 0, 0, 1]
 
 
 def test_chunks_never_cross_an_episode() -> None:
@@ -114,13 +113,23 @@ def test_an_episode_that_starts_before_the_last_one_ended_closes_it_as_truncated
 def test_overlapping_chunks_start_a_stride_apart() -> None:
     buffer = make(4, overlap=2)
     play(buffer, 7, end="T")
-    # starts 1, 3, 5; the last has steps 5, 6, 7, of which 7 is new
-    assert [column(chunk, "obs") for chunk in chunks(buffer)] == [[1, 2, 3, 4], [3, 4, 5, 6], [5, 6, 7, 8]]
-    assert [column(chunk, "mask") for chunk in chunks(buffer)] == [[1, 1, 1, 1], [1, 1, 1, 1], [1, 1, 1, 0]]
-    assert [float(chunk["initial_h"][0, 0]) for chunk in chunks(buffer)] == [1, 3, 5]
-    play(buffer, 6, first=50, end="T")
-    # 50 … 53 and 52 … 55: steps 54 and 55 alone would be nothing new
-    assert [column(chunk, "obs")[0] for chunk in chunks(buffer)[3:]] == [50, 52]
+    # starts 1, 3, 5, 7; the last two are cut by the end
+    assert [column(chunk, "obs") for chunk in chunks(buffer)] == [[1, 2, 3, 4], [3, 4, 5, 6], [5, 6, 7, 8], [7, 8, 0, 0]]
+    assert [column(chunk, "mask") for chunk in chunks(buffer)] == [[1, 1, 1, 1], [1, 1, 1, 1], [1, 1, 1, 0], [1, 0, 0, 0]]
+    assert [column(chunk, "dones") for chunk in chunks(buffer)] == [[0] * 4, [0] * 4, [0, 0, 1, 0], [1, 0, 0, 0]]
+    assert [float(chunk["initial_h"][0, 0]) for chunk in chunks(buffer)] == [1, 3, 5, 7]
+
+
+def test_an_episodes_end_is_in_as_many_chunks_as_its_middle() -> None:
+    # L 6, a chunk every 2: from step 5 on each step is in 3 chunks, the terminal one too, whichever slot it falls into
+    for steps in (20, 21):
+        buffer = make(6, overlap=4)
+        play(buffer, steps, end="T")
+        seen = [value for chunk in chunks(buffer) for value, on in zip(column(chunk, "obs"), column(chunk, "mask"), strict=True) if on]
+        counts = [seen.count(1 + step) for step in range(steps)]
+        assert counts[:4] == [1, 1, 2, 2] and set(counts[4:]) == {3}
+        assert sum(sum(column(chunk, "dones")) for chunk in chunks(buffer)) == 3
+        assert buffer.num_transitions == sum(counts)  # nothing is left open
 
 
 def test_burn_in_pads_an_episodes_first_chunk_on_the_left() -> None:
@@ -229,7 +238,8 @@ def test_bytes_per_transition_is_what_a_checkpoint_holds(overlap: int) -> None:
         saved = buffer.state_dict()
         held = saved["storage"]["rows"].nbytes
         held += saved["sampler"]["priorities"].nbytes if "priorities" in saved["sampler"] else 0
-        assert held == pytest.approx(buffer.bytes_per_transition * buffer.num_transitions)
+        assert len(buffer) == (8 if overlap else 4)  # a chunk every 3 steps, the last one half empty, or every 6
+        assert held == pytest.approx(buffer.bytes_per_transition * 6 * len(buffer))  # a padded chunk takes as much as a full one
 
 
 def test_sample_shapes_and_dtypes() -> None:
@@ -248,16 +258,10 @@ def naive_layout(steps: int, ended: bool, length: int, overlap: int, burn_in: in
     """(start, stop) of each chunk of an episode of `steps`, from the module's text: `start` may lie before the episode (empty slots)."""
     trained, stride = length - burn_in, length - max(overlap, burn_in)
     second = max(stride, burn_in) if burn_in <= trained else stride
-    start, covered = -burn_in, 0
-    while True:
-        stop = start + length
-        if stop <= steps:
-            yield start, stop
-        elif ended and steps > covered:
-            yield start, steps
-        if stop >= steps:
-            return
-        covered, start = stop, start + (second if start == -burn_in else stride)
+    start = -burn_in
+    while start + (burn_in if ended else length - 1) < steps:  # has a step to train, or all its steps
+        yield start, min(start + length, steps)
+        start += second if start == -burn_in else stride
 
 
 def random_run(

@@ -5,11 +5,14 @@ episode, in steps since its start (trained steps in brackets, T = L − b):
 
     first    b empty slots, then [0, T)                  trained from the episode's first state: a burn-in costs no step
     then     b real steps,  then [s, s + T)              s = stride, 2·stride, …;  stride = L − max(overlap, b) ≤ T, so nothing is left out
-    last     padded on the right, if it has a step that no chunk before it trains
+    last     all that have begun and train a step, padded on the right
 
 So `overlap` is the number of slots two neighbours share, and at least the burn-in: with overlap ≤ b the trained parts tile the episode,
-above it they overlap by `overlap − b`. Where stride < b ≤ T the second chunk starts at the episode's start (s = b) rather than
-before it. Only where b > T are there chunks whose prefix is partly empty: the episode then starts inside it, as `start_slot` says.
+above it they overlap by `overlap − b`. Then several chunks are open when an episode ends, and each of them is kept: with one alone the
+last steps, the only ones that end, would be replayed several times less often than those in the middle.
+
+Where stride < b ≤ T the second chunk starts at the episode's start (s = b) rather than before it. Only where b > T are there chunks whose
+prefix is partly empty: the episode then starts inside it, as `start_slot` says.
 """
 
 from __future__ import annotations
@@ -56,7 +59,7 @@ class ChunkAssembler:
     step is seen, at no other step: `states` [E, K, 2, layers, H], the open chunk's first.
     """
 
-    _STATE = ("obs", "actions", "rewards", "states", "slot", "begin", "shift", "next_start", "recorded", "fresh", "active", "started")
+    _STATE = ("obs", "actions", "rewards", "states", "slot", "begin", "shift", "next_start", "recorded", "active", "started")
 
     def __init__(
         self,
@@ -80,7 +83,6 @@ class ChunkAssembler:
         self.shift = np.zeros(num_envs, np.int64)  # from the open chunk to the next
         self.next_start = np.zeros(num_envs, np.int64)  # first slot of the next chunk whose state is not recorded yet
         self.recorded = np.zeros(num_envs, np.int64)  # states held
-        self.fresh = np.zeros(num_envs, np.int64)  # first slot that no earlier chunk trains
         self.active = np.zeros(num_envs, bool)
         self.started = np.zeros(num_envs, bool)  # the episode's first step is in slot `begin`
 
@@ -103,12 +105,12 @@ class ChunkAssembler:
         initial_state: tuple[Any, Any],
     ) -> list[dict[str, Array]]:
         """One step of the environments `envs` [M] (arrays [M, ...]; the states [layers, M, H]). Returns the chunks that closed."""
-        closed = []
+        closed: list[dict[str, Array]] = []
         opening = episode_starts | ~self.active[envs]
         if opening.any():
             unfinished = envs[opening & self.active[envs]]
             if len(unfinished):  # an episode starts though the last one was never ended: as if truncated
-                closed.append(self._close(unfinished, np.zeros(len(unfinished), bool), np.ones(len(unfinished), bool)))
+                closed += self._close(unfinished, np.zeros(len(unfinished), bool), np.ones(len(unfinished), bool))
             self._open(envs[opening], episode_starts[opening])
         slot = self.slot[envs]
         self._record_states(envs, slot, initial_state)
@@ -120,7 +122,7 @@ class ChunkAssembler:
         ended = terminated | truncated
         closing = ended | (slot + 1 == self.layout.length)
         if closing.any():
-            closed.append(self._close(envs[closing], terminated[closing], ended[closing]))
+            closed += self._close(envs[closing], terminated[closing], ended[closing])
         return [chunks for chunks in closed if len(chunks["end"])]
 
     def _open(self, envs: Array, episode_starts: Array) -> None:
@@ -129,7 +131,6 @@ class ChunkAssembler:
         self.slot[envs] = self.begin[envs] = np.where(episode_starts, layout.burn_in, 0)
         self.shift[envs] = np.where(episode_starts, layout.second, layout.stride)
         self.next_start[envs] = self.recorded[envs] = 0
-        self.fresh[envs] = layout.burn_in
         self.active[envs] = True
         self.started[envs] = episode_starts
         for values in (self.obs, self.actions, self.rewards):
@@ -151,10 +152,23 @@ class ChunkAssembler:
             # the chunk after the open one is `shift` on, every later one a stride
             self.next_start[rows] += np.where(count == 0, self.shift[rows], self.layout.stride)
 
-    def _close(self, envs: Array, terminated: Array, ended: Array) -> dict[str, Array]:
-        """Take the chunks of `envs` that have something new to train out, and go on with the next ones where the episode does."""
-        kept = self.slot[envs] > self.fresh[envs]
-        rows = envs[kept]
+    def _close(self, envs: Array, terminated: Array, ended: Array) -> list[dict[str, Array]]:
+        """Take the open chunks of `envs` out and go on with the next ones; where the episode ended, take those that have begun too."""
+        closed = [self._take(envs, terminated)]
+        for env in envs:
+            self._advance(env)
+        left, why = envs[ended], terminated[ended]
+        self.active[left] = False
+        while (begun := self.slot[left] > self.layout.burn_in).any():
+            left, why = left[begun], why[begun]
+            closed.append(self._take(left, why))
+            for env in left:
+                self._advance(env)
+        return closed
+
+    def _take(self, envs: Array, terminated: Array) -> dict[str, Array]:
+        trained = self.slot[envs] > self.layout.burn_in
+        rows = envs[trained]
         end, begin = self.slot[rows], self.begin[rows]
         chunks = {
             "obs": self.obs[rows],
@@ -163,30 +177,26 @@ class ChunkAssembler:
             "initial_state": self.states[rows, 0],
             "begin": begin,
             "end": end,
-            "done_slot": np.where(terminated[kept], end - 1, -1),
+            "done_slot": np.where(terminated[trained], end - 1, -1),
             "start_slot": np.where(self.started[rows], begin, -1),
         }
         for row, stop in enumerate(end):  # what an earlier chunk left behind the last step
             chunks["obs"][row, stop + 1 :] = 0
             chunks["actions"][row, stop:] = 0
             chunks["rewards"][row, stop:] = 0
-        self.active[envs[ended]] = False
-        for env in envs[~ended]:
-            self._advance(env)
         return chunks
 
     def _advance(self, env: int) -> None:
         """The next chunk becomes the open one."""
-        length, shift = self.layout.length, int(self.shift[env])
+        shift = int(self.shift[env])
         for values in (self.obs, self.actions, self.rewards):
-            values[env, : length - shift] = values[env, shift:length]
+            values[env, :-shift] = values[env, shift:]
         self.states[env, :-1] = self.states[env, 1:]
         self.recorded[env] = max(0, self.recorded[env] - 1)
         self.next_start[env] -= shift
         self.slot[env] -= shift
         self.started[env] &= self.begin[env] >= shift
         self.begin[env] = max(0, self.begin[env] - shift)
-        self.fresh[env] = length - shift
         self.shift[env] = self.layout.stride
 
     def clear(self, env_indices: Any = None) -> None:
