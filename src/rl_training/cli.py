@@ -238,7 +238,7 @@ def _table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
 
 @app.command()
 def ledger(
-    suite: str = typer.Argument(..., metavar="SUITE", help="A suite file, or a shipped one: smoke, classic, on_policy, memory."),
+    suite: str = typer.Argument(..., metavar="SUITE", help="A suite file, or a shipped one: smoke, classic, on_policy, memory, ablation."),
     results: Path = typer.Option(RESULTS, "--results", metavar="DIR", help="Where the records are, one JSON per run."),
     jobs: int | None = typer.Option(None, "--jobs", min=1, help="Runs side by side (all cores if not given)."),
     seeds: str | None = typer.Option(None, "--seeds", metavar="LIST", help="Other seeds than the suite's, such as 1,2,3 or 1-20."),

@@ -15,7 +15,8 @@ from rl_training.ledger.suites import Group, Suite, Task, load_suite, plan_group
 from rl_training.ledger.text import markdown, number, numbers
 
 BEGIN, END = "<!-- results: begin (make results) -->", "<!-- results: end -->"
-PUBLISHED = ("classic", "on_policy", "memory")
+PUBLISHED = ("classic", "on_policy", "memory", "ablation")
+OVERVIEW = 3  # the README shows the first three
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ def publish(root: Path, statistics_file: Path, results: Path, *, frozen: bool = 
     suites = [(suite, rows_of(suite, records)) for suite in map(load_suite, PUBLISHED)]
     readme = root / "README.md"
     page = "\n".join(results_page(suites, statistics))
-    pages = {root / "docs" / "results.md": page, readme: spliced(readme, overview(suites, statistics))}
+    pages = {root / "docs" / "results.md": page, readme: spliced(readme, overview(suites[:OVERVIEW], statistics))}
     if not frozen:
         statistics.save(statistics_file)
     return pages
