@@ -110,9 +110,12 @@ class Actor:
         self._needs_forward = bool(self._state)
         self._forward: Forward = self._eager_forward
 
-    def use_forward(self, make: Callable[[Any, Array, CoreState, torch.Generator], Forward]) -> None:
-        """Run the network in another way: made from the network, an example of observations and state, and the generator."""
-        self._forward = make(self.network, self._obs, self._state, self._generator)
+    def use_forward(self, make: Callable[[Any, Array, CoreState, torch.Generator], Forward | None]) -> None:
+        """Run the network in another way: made from the network, an example of observations and state, and the generator.
+
+        Where nothing is made, it runs as before.
+        """
+        self._forward = make(self.network, self._obs, self._state, self._generator) or self._forward
 
     def refill_from(self, env_steps: int) -> None:
         """The replay is empty at this point of the run: collect as much as at the beginning before learning again."""

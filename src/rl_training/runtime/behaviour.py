@@ -42,6 +42,7 @@ class EpsilonGreedy:
         self._rng = np.random.default_rng(seed)
         self._explore: Array = np.zeros(0, bool)
         self._uniform: Array = np.zeros(0, np.int64)
+        self._explores = 0  # how many environments do
 
     def epsilon(self, env_steps: int) -> float | Array:
         """The exploration rate now: one for all environments, or one each."""
@@ -52,11 +53,16 @@ class EpsilonGreedy:
     def begin(self, env_steps: int, num_envs: int) -> Array | None:
         # The same draws every step, whatever comes of them: the stream does not depend on the network.
         self._explore = self._rng.random(num_envs) < self.epsilon(env_steps)
-        self._uniform = self._rng.integers(self._num_actions, size=num_envs)
-        return self._uniform if self._explore.all() else None
+        if num_envs == 1:  # the same draw, without what `size` costs
+            self._uniform = np.array([self._rng.integers(self._num_actions)])
+        else:
+            self._uniform = self._rng.integers(self._num_actions, size=num_envs)
+        self._explores = int(np.count_nonzero(self._explore))
+        return self._uniform if self._explores == num_envs else None
 
     def choose(self, numbers: Array) -> Array:
-        return np.where(self._explore, self._uniform, numbers.argmax(-1))
+        greedy: Array = numbers.argmax(-1)
+        return np.where(self._explore, self._uniform, greedy) if self._explores else greedy
 
     def to_env(self, actions: Array) -> Array:
         return actions
