@@ -125,7 +125,7 @@ class VectorEnvs:
             raise RunError(f"the environments raised {one_line(error)} at vector step {self._tick + 1}") from error
         self._tick += 1
         obs = np.array(raw, self._dtype)  # copies: the backend may reuse its arrays
-        rewards = np.array(rewards, np.float64)
+        rewards = np.asarray(rewards, np.float64)
         final_obs, valid, is_first = obs, self._all, self._none
         episodes: tuple[Episode, ...] = ()
         some_ended = np.count_nonzero(terminated) or np.count_nonzero(truncated)
@@ -137,7 +137,7 @@ class VectorEnvs:
         if self._waiting is not None:
             is_first, valid = self._waiting, ~self._waiting
             self._waiting = None
-            rewards[is_first] = 0.0
+            rewards = np.where(is_first, 0.0, rewards)
             if some_ended:
                 terminated[is_first] = truncated[is_first] = False
             self._began[is_first] = self._tick
