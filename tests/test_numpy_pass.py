@@ -137,3 +137,14 @@ def test_large_products_are_left_to_torch() -> None:
     network = build_mlp_q_network(4, 2, hidden_sizes=(64, 64))
     assert numpy_pass(network, LARGEST // 64**2) is not None
     assert numpy_pass(network, LARGEST // 64**2 + 1) is None
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("head", ["scalar", "categorical", "quantile"])
+def test_a_network_that_has_diverged_acts_without_a_warning(head: Any) -> None:
+    # The run says so itself, in one line, when it looks at the loss.
+    network, obs = build_mlp_q_network(4, 2, hidden_sizes=(8,), head=head, dueling=True), observations(2)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.fill_(torch.nan)
+    assert np.isnan(both(network, obs)[0]).all()

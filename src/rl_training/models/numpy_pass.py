@@ -67,8 +67,8 @@ def _array(parameter: Tensor) -> Array:
 
 def _layers(layers: Any, activation: Activation, *, activate_last: bool) -> Callable[[Array], Array]:
     """`stack.linear_stack`."""
-    params = [_array(p) for p in layer_parameters(layers)]
-    steps = [(w.T, b, activate_last or i < len(params) - 2) for i, (w, b) in zip(range(0, len(params), 2), _pairs(params), strict=True)]
+    params = _pairs([_array(p) for p in layer_parameters(layers)])
+    steps = [(weight.T, bias, activate_last or i < len(params) - 1) for i, (weight, bias) in enumerate(params)]
     activate = activation.on_array_
 
     def run(x: Array) -> Array:
