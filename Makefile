@@ -69,7 +69,7 @@ format: $(STAMP)
 $(PEERS_STAMP): pyproject.toml constraints.txt benchmarks/peers.txt
 	test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
 	grep -v '^filelock' constraints.txt > $(PEERS)/constraints.txt
-	$(PEERS)/bin/python -m pip install --quiet -c $(PEERS)/constraints.txt -r benchmarks/peers.txt -e .
+	$(PEERS)/bin/python -m pip install --quiet -c $(PEERS)/constraints.txt -r benchmarks/peers.txt -e ".[box2d]"
 	@touch $@
 
 peers: $(PEERS_STAMP)

@@ -47,6 +47,24 @@ def test_the_final_evaluation_is_that_of_the_saved_policy(tmp_path: Path) -> Non
     assert other["eval_return_mean"] != evaluate_checkpoint(result.checkpoint_path, num_episodes=20)["eval_return_mean"]
 
 
+def test_two_processes_do_not_train_in_one_run(tmp_path: Path) -> None:
+    """A second resume would cut the records and checkpoints that the first is writing."""
+    refused: list[str] = []
+
+    class ResumesItself(Callback):
+        def on_step(self, run: Run, step: EnvStep) -> None:
+            if run.clock.env_steps == 150:
+                before = sorted(run.directory.path.rglob("*"))
+                with pytest.raises(UserError, match="another process is training in this run") as caught:
+                    resume_training(run.directory.path)
+                refused.append(str(caught.value))
+                assert sorted(run.directory.path.rglob("*")) == before
+
+    result = train(smoke_config(tmp_path, total_timesteps=200, checkpoint_interval=100), callbacks=[ResumesItself()])
+    assert len(refused) == 1
+    resume_training(result.run_dir, total_timesteps=250)  # free again when the run is over
+
+
 def test_predict_from_a_checkpoint_is_the_networks_argmax(tmp_path: Path) -> None:
     result = train(smoke_config(tmp_path))
     policy = load_policy(result.checkpoint_path)

@@ -56,6 +56,15 @@ def test_categorical_draws_follow_the_probabilities() -> None:
     assert CASES["multi"].sample(np.tile(np.float32([9, 0, 0, 0, 9]), (50, 1)), np.random.default_rng(0)).mean(0).tolist() == [0, 1]
 
 
+def test_an_exponential_that_rounds_to_zero_is_the_action_taken_and_nothing_is_divided_by_it() -> None:
+    class Zero:
+        def standard_exponential(self, shape: tuple[int, ...], dtype: type) -> np.ndarray:
+            return np.array([[1, 0, 1]], dtype)
+
+    with np.errstate(all="raise"):
+        assert Categorical(3).sample(np.zeros((1, 3), np.float32), Zero()).tolist() == [1]  # type: ignore[arg-type]
+
+
 def test_gaussian_draws_have_the_mean_and_deviation() -> None:
     numbers = np.tile(np.float32([1.0, -2.0, np.log(0.5), np.log(3.0)]), (20_000, 1))
     draws = GAUSSIAN.sample(numbers, np.random.default_rng(0))

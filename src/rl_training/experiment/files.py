@@ -7,11 +7,16 @@ import errno
 import json
 import os
 import shutil
+import sys
+import weakref
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from rl_training.errors import RunError
+
+if sys.platform != "win32":
+    import fcntl
 
 
 def sync(path: Path) -> None:
@@ -60,3 +65,26 @@ def failing_as_run_error(place: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise RunError(f"{place}: cannot be written ({error.strerror or error})") from error
+
+
+class Lock:
+    """Held until `release`, the object's end or the process's, however that comes: the system lets go of it, no file is left behind."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.release = weakref.finalize(self, os.close, descriptor)
+
+    @classmethod
+    def of(cls, directory: Path) -> Lock | None:
+        """The lock of `directory`, or None where somebody else has it; on Windows, or where files cannot be locked, nobody is kept out."""
+        if sys.platform == "win32":
+            return cls(os.open(os.devnull, os.O_RDONLY))
+        descriptor = os.open(directory, os.O_RDONLY)
+        lock = cls(descriptor)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.release()
+            return None
+        except OSError:
+            pass
+        return lock

@@ -17,7 +17,7 @@ from typing import Any
 
 from rl_training.errors import ConfigError, RunError, UserError
 from rl_training.experiment.config import TrainConfig, load_config
-from rl_training.experiment.files import disk_is_full, failing_as_run_error, write_json, write_text
+from rl_training.experiment.files import Lock, disk_is_full, failing_as_run_error, write_json, write_text
 
 _PACKAGES = ("rl-training", "torch", "numpy", "gymnasium", "safetensors", "pydantic", "numba", "tensorboard")
 
@@ -27,6 +27,7 @@ class RunDirectory:
 
     def __init__(self, path: Path, config: TrainConfig) -> None:
         self.path, self.config = path, config
+        self._lock: Lock | None = None
 
     @classmethod
     def create(cls, config: TrainConfig, suffix: str | None = None, command: Sequence[str] | None = None) -> RunDirectory:
@@ -50,6 +51,17 @@ class RunDirectory:
             if (place / "config.yaml").is_file() and (place / "metadata.json").is_file():
                 return cls(place, load_config(place / "config.yaml"))
         raise UserError(f"{path}: not a run's directory")
+
+    def hold(self) -> None:
+        """Only one process trains in a directory: a second one is told so before it cuts what the first has written."""
+        self._lock = Lock.of(self.path)
+        if self._lock is None:
+            raise UserError(f"{self.path}: another process is training in this run")
+
+    def release(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
 
     @property
     def checkpoints(self) -> Path:

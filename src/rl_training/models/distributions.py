@@ -59,7 +59,8 @@ class Distribution(ABC):
 
 def _gumbel_argmax(logits: Array, rng: np.random.Generator) -> Array:
     """argmax_a (l_a − log E_a) with E_a exponential is distributed as softmax(l): no probabilities, no cumulative sum."""
-    actions: Array = (logits - np.log(rng.standard_exponential(logits.shape, np.float32))).argmax(-1)
+    exponential = np.maximum(rng.standard_exponential(logits.shape, np.float32), np.finfo(np.float32).tiny)  # 0 comes once in 10^8 draws
+    actions: Array = (logits - np.log(exponential)).argmax(-1)
     return actions
 
 

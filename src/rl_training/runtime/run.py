@@ -120,10 +120,12 @@ class Run:
         existing = options.restart_in if checkpoint is None else checkpoint.run_dir
         if existing is not None:
             self.directory = RunDirectory.open(existing)
+            self.directory.hold()
             self.directory.cut_after(self.clock.env_steps)
             self.directory.save_config(self.config)
         else:
             self.directory = RunDirectory.create(self.config, options.run_suffix)
+            self.directory.hold()
         self.directory.update_metadata(**self.parts.notes)
         self.store = CheckpointStore(self.directory.path / "checkpoints", keep=self.config.keep_checkpoints)
         if existing is not None:
@@ -157,6 +159,7 @@ class Run:
         for callback in self._callbacks:
             callback.on_end(self)
         self.sinks.close()
+        self.directory.release()
         self.parts.actor.envs.close()
         if isinstance(error, (RunError, OSError)) and not isinstance(error, Interrupted):
             kept = f"the last checkpoint is {self.checkpoint_path}" if self.checkpoint_path else "no checkpoint had been saved yet"
