@@ -36,6 +36,7 @@ class NStepAccumulator:
         self._all_full = False  # every window holds n-1 steps
         self._no_dones = np.zeros(num_envs, np.float32)
         self._full_discount = np.full(num_envs, self._powers[n_step], np.float32)
+        self._no_dones.flags.writeable = self._full_discount.flags.writeable = False  # handed out as they are
         # row s: γ^age of each ring slot when the newest step is in slot s and the window is full
         slots = np.arange(n_step)
         self._slot_powers = self._powers[(slots[None, :] - slots[:, None] - 1) % n_step]
@@ -57,7 +58,7 @@ class NStepAccumulator:
         """One step of every environment (arrays over E; `next_obs` the true final one at an end; where `valid` is false: no step).
 
         Returns the transitions now ready, by environment, then time: `obs, actions, rewards, next_obs, dones, discounts` (float32),
-        possibly none. What they hold may be the very arrays given here: use or copy them before the next step.
+        possibly none. What they hold may be shared, or the very arrays given here: copy it before the next step, never write to it.
         """
         if valid is not None and np.count_nonzero(valid) == self.num_envs:
             valid = None
@@ -82,8 +83,8 @@ class NStepAccumulator:
                     "actions": self._actions[oldest].copy(),
                     "rewards": (self._slot_powers[newest] @ self._rewards).astype(np.float32),
                     "next_obs": next_obs,
-                    "dones": self._no_dones.copy(),
-                    "discounts": self._full_discount.copy(),
+                    "dones": self._no_dones,
+                    "discounts": self._full_discount,
                 }
             self._counts += 1
         return self._emit(newest, next_obs, np.asarray(terminated, bool), np.asarray(truncated, bool), valid)
@@ -95,7 +96,7 @@ class NStepAccumulator:
             rows, given = np.flatnonzero(valid), (obs, actions, rewards, next_obs, terminated)
             obs, actions, rewards, next_obs, terminated = (np.asarray(value)[rows] for value in given)
         if valid is None and not np.count_nonzero(terminated):
-            dones, discounts = self._no_dones.copy(), self._full_discount.copy()
+            dones, discounts = self._no_dones, self._full_discount
         else:
             dones = np.asarray(terminated, np.float32)
             discounts = self._full_discount[0] * (1.0 - dones)

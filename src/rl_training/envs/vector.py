@@ -10,7 +10,7 @@ In every mode `final_obs` is what the action led to, termination and truncation 
 step counts.
 
 Lifetime: the arrays of an `EnvStep` (and of `reset`, `obs` and `Restored`) are never written to again, neither by us nor by the backend.
-Keep them as long as you like, and do not write to them: `final_obs` *is* `obs` where no episode ended, `valid` and `is_first` are shared.
+Keep them as long as you like, and do not write to them: `final_obs` *is* `obs` where no episode ended, and the flags are shared.
 """
 
 from __future__ import annotations
@@ -86,9 +86,9 @@ class VectorEnvs:
         self._all, self._none = np.ones(num, np.bool_), np.zeros(num, np.bool_)
         self._all.flags.writeable = self._none.flags.writeable = False
         self._waiting: Array | None = None  # [E] bool, NEXT_STEP: those whose next step is a reset step
+        self._floats = self._dtype is not None and np.issubdtype(self._dtype, np.floating)
         # One buffer for both finite checks, so that a step counts once: rewards [E], then observations [E, ...]
         shape = (num, *(self.single_observation_space.shape or ()))
-        self._floats = self._dtype is not None and np.issubdtype(self._dtype, np.floating)
         self._finite_all = np.ones(num + math.prod(shape) * self._floats, np.bool_)
         self._finite = self._finite_all[:num], self._finite_all[num:].reshape(shape if self._floats else 0)
         self._returns = np.zeros(num, np.float64)
@@ -125,16 +125,21 @@ class VectorEnvs:
             raise RunError(f"the environments raised {one_line(error)} at vector step {self._tick + 1}") from error
         self._tick += 1
         obs = np.array(raw, self._dtype)  # copies: the backend may reuse its arrays
-        rewards = np.array(rewards, np.float64)
-        terminated, truncated = np.array(terminated, np.bool_), np.array(truncated, np.bool_)
+        rewards = np.asarray(rewards, np.float64)
         final_obs, valid, is_first = obs, self._all, self._none
         episodes: tuple[Episode, ...] = ()
+        some_ended = np.count_nonzero(terminated) or np.count_nonzero(truncated)
+        if some_ended:
+            terminated, truncated = np.array(terminated, np.bool_), np.array(truncated, np.bool_)
+        else:
+            terminated = truncated = self._none
 
         if self._waiting is not None:
             is_first, valid = self._waiting, ~self._waiting
             self._waiting = None
-            rewards[is_first] = 0.0
-            terminated[is_first] = truncated[is_first] = False
+            rewards = np.where(is_first, 0.0, rewards)
+            if some_ended:
+                terminated[is_first] = truncated[is_first] = False
             self._began[is_first] = self._tick
         self._returns += rewards
         np.isfinite(rewards, out=self._finite[0])
@@ -144,8 +149,7 @@ class VectorEnvs:
             self._require_finite("a reward", rewards)
             self._require_finite("an observation", obs)
 
-        if np.count_nonzero(terminated) or np.count_nonzero(truncated):
-            ended = terminated | truncated
+        if some_ended and (ended := terminated | truncated).any():
             truncated &= ~terminated
             if self._mode is AutoresetMode.SAME_STEP:
                 final_obs = self._final_obs(obs, ended, infos)

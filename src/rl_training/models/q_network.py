@@ -65,6 +65,7 @@ class QNetwork(Drawing):
         lower = torso.relu_parameters() if isinstance(torso, MLPTorso) else None
         upper = head.plain_parameters() if isinstance(head, ScalarHead) else None
         self._stack = None if lower is None or upper is None else (*lower, *upper)
+        self.is_one_stack = self._stack is not None
 
     def forward(self, obs: Tensor, draws: Draws = NO_DRAWS) -> Tensor:
         if self._stack is not None:

@@ -7,12 +7,13 @@ its nodes. (Measured and left: the same inside an `autograd.Function`. The engin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 Pullback: TypeAlias = Callable[[Tensor], tuple[list[Tensor], Tensor]]
 """∂L/∂output → the gradients of W₁, b₁, W₂, b₂, …, and ∂L/∂input before any activation that made the input."""
@@ -24,15 +25,27 @@ class Activation(NamedTuple):
     apply: Callable[[Tensor], Tensor]
     apply_: Callable[[Tensor], Tensor]  # in place
     backward: Callable[[Tensor, Tensor], Tensor]  # (∂L/∂output, output) → ∂L/∂input
+    on_array_: Callable[[Any], Any]  # in place, for a pass in NumPy (numpy_pass.py)
 
 
 ActivationName: TypeAlias = Literal["relu", "tanh"]
-RELU = Activation(torch.relu, torch.relu_, lambda grad, out: grad * out.sign())  # 1 where it let through, else 0
-TANH = Activation(torch.tanh, torch.tanh_, lambda grad, out: torch.addcmul(grad, grad * out, out, value=-1))  # 1 − tanh²
+_ZERO = np.zeros((), np.float32)  # an array: NumPy takes a while to find a dtype for a number
+RELU = Activation(
+    torch.relu,
+    torch.relu_,
+    lambda grad, out: grad * out.sign(),  # 1 where it let through, else 0
+    lambda x: np.maximum(x, _ZERO, out=x),
+)
+TANH = Activation(
+    torch.tanh,
+    torch.tanh_,
+    lambda grad, out: torch.addcmul(grad, grad * out, out, value=-1),  # 1 − tanh²
+    lambda x: np.tanh(x, out=x),
+)
 ACTIVATIONS: dict[ActivationName, Activation] = {"relu": RELU, "tanh": TANH}
 
 
-def layer_parameters(layers: nn.ModuleList) -> tuple[Any, ...]:
+def layer_parameters(layers: Iterable[Any]) -> tuple[Any, ...]:
     """W₁, b₁, W₂, b₂, … of linear layers. Their owner keeps the tuple: loading, moving and flattening keep the parameter objects."""
     return tuple(parameter for layer in layers for parameter in (layer.weight, layer.bias))
 

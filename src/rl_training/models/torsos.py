@@ -16,7 +16,7 @@ class MLPTorso(nn.Module):
 
     def __init__(self, obs_dim: int, hidden_sizes: Sequence[int], activation: Activation = RELU) -> None:
         super().__init__()
-        self._activation = activation
+        self.activation = activation
         sizes = [obs_dim, *hidden_sizes]
         self.layers = nn.ModuleList(nn.Linear(i, o) for i, o in itertools.pairwise(sizes))
         self._params = layer_parameters(self.layers)
@@ -24,13 +24,13 @@ class MLPTorso(nn.Module):
 
     def relu_parameters(self) -> tuple[Any, ...] | None:
         """W₁, b₁, … if the activation is ReLU."""
-        return self._params if self._activation is RELU else None
+        return self._params if self.activation is RELU else None
 
     def forward(self, obs: Tensor) -> Tensor:
         x = obs if obs.is_floating_point() else obs.float()
-        return linear_stack(x, self._params, activation=self._activation, activate_last=True)
+        return linear_stack(x, self._params, activation=self.activation, activate_last=True)
 
     def taped(self, obs: Tensor) -> tuple[Tensor, Pullback]:
         """The same with its gradient by hand; nothing learns below an observation."""
         x = obs if obs.is_floating_point() else obs.float()
-        return taped_stack(x, self._params, activation=self._activation, activate_last=True, input_gradient=False)
+        return taped_stack(x, self._params, activation=self.activation, activate_last=True, input_gradient=False)

@@ -25,6 +25,10 @@ class Feed(Protocol):
 
     def push(self, obs: Array, actions: Array, step: EnvStep, is_first: Array, state: CoreState) -> None: ...
 
+    def flush(self) -> None:
+        """What was pushed must be in the buffer now: it is about to be learned from or saved."""
+        ...
+
     def drop(self, env_indices: Array) -> None:
         """Forget what is open for environments that could not be restored."""
         ...
@@ -35,10 +39,13 @@ class Feed(Protocol):
 
 
 class TransitionFeed:
-    """n-step transitions into a transition buffer."""
+    """n-step transitions into a transition buffer, those of several steps at once where nobody reads it between them."""
+
+    MOST = 64  # steps kept back
 
     def __init__(self, accumulator: NStepAccumulator, replay: Any) -> None:
         self.accumulator, self._add_batch = accumulator, replay.add_batch
+        self._kept: list[dict[str, Array]] = []  # arrays that nobody writes to again (see envs/vector.py)
 
     def push(self, obs: Array, actions: Array, step: EnvStep, is_first: Array, state: CoreState) -> None:
         items = self.accumulator.push(
@@ -51,7 +58,17 @@ class TransitionFeed:
             valid=step.valid,
         )
         if len(items["rewards"]):
-            self._add_batch(**items)
+            self._kept.append(items)
+            if len(self._kept) >= self.MOST:
+                self.flush()
+
+    def flush(self) -> None:
+        kept = self._kept
+        if len(kept) > 1:
+            self._add_batch(**{name: np.concatenate([items[name] for items in kept]) for name in kept[0]})
+        elif kept:
+            self._add_batch(**kept[0])
+        kept.clear()
 
     def drop(self, env_indices: Array) -> None:
         self.accumulator.drop(env_indices)
@@ -82,6 +99,9 @@ class StepFeed:
             valid=step.valid,
         )
 
+    def flush(self) -> None:
+        pass
+
     def drop(self, env_indices: Array) -> None:
         self._drop(env_indices)
 
@@ -110,9 +130,12 @@ class Actor:
         self._needs_forward = bool(self._state)
         self._forward: Forward = self._eager_forward
 
-    def use_forward(self, make: Callable[[Any, Array, CoreState, torch.Generator], Forward]) -> None:
-        """Run the network in another way: made from the network, an example of observations and state, and the generator."""
-        self._forward = make(self.network, self._obs, self._state, self._generator)
+    def use_forward(self, make: Callable[[Any, Array, CoreState, torch.Generator], Forward | None]) -> None:
+        """Run the network in another way: made from the network, an example of observations and state, and the generator.
+
+        Where nothing is made, it runs as before.
+        """
+        self._forward = make(self.network, self._obs, self._state, self._generator) or self._forward
 
     def refill_from(self, env_steps: int) -> None:
         """The replay is empty at this point of the run: collect as much as at the beginning before learning again."""
@@ -150,6 +173,7 @@ class Actor:
         return step
 
     def state_dict(self) -> State:
+        self.feed.flush()  # the replay is saved after us
         return {
             "envs": self.envs.state_dict(),
             "feed": self.feed.state_dict(),

@@ -35,12 +35,19 @@ class EpsilonGreedy:
     """A uniformly random action with probability ε, drawn for each environment on its own, else the best one.
 
     epsilon: environment steps → ε, or an array with one ε per environment. Before `learning_starts` actions are uniformly random.
+    ahead: for how many steps to draw at once. The draws are the same however many: together, they are made by code that is at hand.
     """
 
-    def __init__(self, epsilon: Callable[[int], float] | Array, *, num_actions: int, learning_starts: int, seed: int) -> None:
+    def __init__(
+        self, epsilon: Callable[[int], float] | Array, *, num_actions: int, learning_starts: int, seed: int, ahead: int = 1
+    ) -> None:
         self._epsilon, self._num_actions, self.learning_starts = epsilon, num_actions, learning_starts
-        self._rng = np.random.default_rng(seed)
-        self._explore: Array = np.zeros(0, bool)
+        self._rng, self._ahead = np.random.default_rng(seed), ahead
+        self._drawn: list[tuple[Any, Array]] = []  # of each step: uniforms [E] (one number for one environment), random actions [E]
+        self._used = 0  # steps of these that are behind us
+        self._before: Any = None  # the generator's state before it made them
+        self._explore: Any = False  # [E] bool, or one for one environment
+        self._mixed = False  # some explore
         self._uniform: Array = np.zeros(0, np.int64)
 
     def epsilon(self, env_steps: int) -> float | Array:
@@ -51,21 +58,41 @@ class EpsilonGreedy:
 
     def begin(self, env_steps: int, num_envs: int) -> Array | None:
         # The same draws every step, whatever comes of them: the stream does not depend on the network.
-        self._explore = self._rng.random(num_envs) < self.epsilon(env_steps)
-        self._uniform = self._rng.integers(self._num_actions, size=num_envs)
-        return self._uniform if self._explore.all() else None
+        if self._used >= len(self._drawn):
+            self._draw(num_envs)
+        uniforms, self._uniform = self._drawn[self._used]
+        self._used += 1
+        self._explore = uniforms < self.epsilon(env_steps)
+        explores = int(bool(self._explore) if num_envs == 1 else np.count_nonzero(self._explore))
+        self._mixed = explores > 0
+        return self._uniform if explores == num_envs else None
+
+    def _draw(self, num_envs: int) -> None:
+        """Draw ahead. After a resume this begins as it did then, so that `_used` steps of it are behind us."""
+        rng, actions = self._rng, self._num_actions
+        self._used -= len(self._drawn)
+        self._before = rng.bit_generator.state
+        steps = range(max(self._ahead, self._used + 1))
+        if num_envs == 1:  # the same draws, without what arrays of one cost
+            self._drawn = [(rng.random(), np.array([rng.integers(actions)])) for _ in steps]
+        else:
+            self._drawn = [(rng.random(num_envs), rng.integers(actions, size=num_envs)) for _ in steps]
 
     def choose(self, numbers: Array) -> Array:
-        return np.where(self._explore, self._uniform, numbers.argmax(-1))
+        greedy: Array = numbers.argmax(-1)
+        return np.where(self._explore, self._uniform, greedy) if self._mixed else greedy
 
     def to_env(self, actions: Array) -> Array:
         return actions
 
     def state_dict(self) -> State:
-        return {"rng": self._rng.bit_generator.state}
+        if self._used >= len(self._drawn):
+            return {"rng": self._rng.bit_generator.state, "used": self._used - len(self._drawn)}
+        return {"rng": self._before, "used": self._used}
 
     def load_state_dict(self, state: State) -> None:
         self._rng.bit_generator.state = state["rng"]
+        self._drawn, self._used = [], int(state.get("used", 0))
 
 
 class Sampling:

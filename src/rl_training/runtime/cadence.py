@@ -31,6 +31,11 @@ def crossings(before: int, now: int, interval: int) -> range:
     return range((before // interval + 1) * interval, now + 1, interval)
 
 
+def after(now: int, interval: int) -> int:
+    """The first multiple of `interval` above `now`."""
+    return (now // interval + 1) * interval
+
+
 def due(before: int, now: int, interval: int) -> bool:
     """Whether a multiple of `interval` lies in (before, now]."""
     return interval > 0 and now // interval > before // interval

@@ -34,8 +34,10 @@ def train_off_policy(run: Run, *, actor: Actor, replay: Any, plan: UpdatePlan, u
             # Updates that run beside the host are queued when the next actions are chosen, so that the environments step meanwhile.
             step = actor.step(before, learn if rounds else None)
             now = clock.env_steps = before + int(np.count_nonzero(step.valid))
-            if now >= actor.learns_from and len(replay):
-                rounds += [multiple for multiple in crossings(before, now, plan.train_frequency) if multiple >= actor.learns_from]
+            if now >= actor.learns_from and (crossed := crossings(before, now, plan.train_frequency)):
+                actor.feed.flush()
+                if len(replay):
+                    rounds += [multiple for multiple in crossed if multiple >= actor.learns_from]
                 if rounds and (not update.overlaps or run.has_something_due(before)):
                     learn()
             run.stepped(before, step)

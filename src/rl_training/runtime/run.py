@@ -25,7 +25,7 @@ from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.logging import JsonlSink, Sinks, TensorBoardSink
 from rl_training.experiment.runs import RunDirectory
 from rl_training.experiment.tracking import open_trackers, require_trackers
-from rl_training.runtime.cadence import due
+from rl_training.runtime.cadence import after, due
 from rl_training.runtime.callbacks import Callback, overriding
 from rl_training.runtime.evaluator import Evaluation
 from rl_training.types import EnvStep, Episode, State, UpdateResult
@@ -99,6 +99,8 @@ class Run:
         self._callbacks = tuple(options.callbacks)
         self._on_step, self._on_update = overriding(self._callbacks, "on_step"), overriding(self._callbacks, "on_update")
         self._warned_clipping = False
+        self._intervals = (config.log_interval, config.eval_interval, config.checkpoint_interval)
+        self._next_due = 0  # before this environment step none of them is due
         self._open(options)
 
     # Life
@@ -191,9 +193,8 @@ class Run:
 
     def has_something_due(self, before: int) -> bool:
         """Whether anything that looks at what was learned follows the step from `before` to now, or the end does."""
-        now, config = self.clock.env_steps, self.config
-        intervals = (config.log_interval, config.eval_interval, config.checkpoint_interval)
-        return now >= self.total or any(due(before, now, interval) for interval in intervals)
+        now = self.clock.env_steps
+        return now >= self.total or any(due(before, now, interval) for interval in self._intervals)
 
     # What the loop tells
 
@@ -217,6 +218,9 @@ class Run:
             self.num_episodes += len(step.episodes)
         for callback in self._on_step:
             callback.on_step(self, step)
+        if now < self._next_due and not self._save_asked:
+            return
+        self._next_due = min((after(now, interval) for interval in self._intervals if interval > 0), default=self.total)
         if due(before, now, config.log_interval):
             self.log()
         is_best = False

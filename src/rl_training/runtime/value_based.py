@@ -21,6 +21,8 @@ from rl_training.runtime.run import Parts, Run, RunOptions, TrainResult
 from rl_training.runtime.setup import Setup
 from rl_training.types import Array
 
+DRAWN_AHEAD = 256  # steps of exploration drawn at once
+
 
 def head_keywords(settings: ValueSettings) -> HeadKeywords:
     """The keywords of any head; each kind takes its own."""
@@ -91,6 +93,7 @@ def train_value_based(setup: Setup, options: RunOptions, made: ValueParts) -> Tr
         num_actions=setup.spaces["num_actions"],
         learning_starts=settings.learning_starts,
         seed=setup.seeds.actor,
+        ahead=DRAWN_AHEAD,
     )
     actor = Actor(setup.envs, network, feed, behaviour=behaviour, device=setup.device, seed=setup.seeds.actor)
     beta = None
