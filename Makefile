@@ -20,7 +20,7 @@ help:
 	@echo 'make docs    the documentation site into site/'
 	@echo 'make format  apply the formatter'
 	@echo 'make bench   ours and the peers on the same work (installs the peers into $(PEERS))'
-	@echo 'make ledger  what every algorithm learns: the suites classic, on_policy and memory, runs that are not there yet (hours; SUITE=smoke: minutes)'
+	@echo 'make ledger  what every algorithm learns: the suites classic, on_policy, memory and ablation, runs that are not there yet (hours; SUITE=smoke: minutes)'
 	@echo 'make reference  the same tasks, seeds and budgets by Stable-Baselines3 and sb3-contrib (hours)'
 	@echo 'make results docs/results.md and the table of the README, from the records of those runs'
 	@echo 'make clean   remove caches and builds (keeps $(OUTPUT)/ and $(VENV)/)'
@@ -90,7 +90,7 @@ bench: $(PEERS_STAMP)
 performance: $(STAMP)
 	$(BIN)/python -m benchmarks.performance
 
-SUITE := classic on_policy memory
+SUITE := classic on_policy memory ablation
 ledger: $(STAMP)
 	set -e; for suite in $(SUITE); do $(BIN)/rl-training ledger $$suite; done
 

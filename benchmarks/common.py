@@ -49,9 +49,13 @@ class Result:
 
     @property
     def ratios(self) -> dict[str, float]:
-        """Each of ours over the best peer, median over median."""
-        peer = self.best_peer
-        return {} if peer is None else {name: self.median(name) / self.median(peer) for name in self.rates if name.startswith("ours")}
+        """Each of ours over the best peer: the median of the rounds' ratios, so that a slow minute counts for both or not at all."""
+        return (
+            {} if self.best_peer is None else {name: statistics.median(self.paired(name)) for name in self.rates if name.startswith("ours")}
+        )
+
+    def paired(self, name: str) -> list[float]:
+        return [a / b for a, b in zip(self.rates[name], self.rates[str(self.best_peer)], strict=True)]
 
     def record(self) -> dict[str, Any]:
         medians = {name: self.median(name) for name in self.rates}
@@ -62,7 +66,7 @@ class Result:
         for name, rates in self.rates.items():
             print(f"  {name:<34} {self.median(name):>12,.0f}   rounds {min(rates):,.0f} to {max(rates):,.0f}")
         for name, ratio in self.ratios.items():
-            paired = [a / b for a, b in zip(self.rates[name], self.rates[str(self.best_peer)], strict=True)]
+            paired = self.paired(name)
             print(f"  {name} / {self.best_peer}: {ratio:.2f}x   rounds {min(paired):.2f} to {max(paired):.2f}", flush=True)
 
 

@@ -39,6 +39,9 @@ def test_auto_compiles_where_the_updates_pay_for_it() -> None:
     assert not resolve_compile("auto", device=CPU, planned_updates=enough, recurrent=True).on
     assert resolve_compile(True, device=CPU, planned_updates=1, recurrent=True).on
     assert not resolve_compile(False, device=CPU, planned_updates=enough, recurrent=False).on
+    assert resolve_compile("auto", device=CPU, planned_updates=enough, recurrent=False, num_quantiles=51).on
+    assert not resolve_compile("auto", device=CPU, planned_updates=enough, recurrent=False, num_quantiles=200).on
+    assert resolve_compile(True, device=CPU, planned_updates=1, recurrent=False, num_quantiles=200).on
     assert resolve_compile("auto", device=torch.device("cuda"), planned_updates=1, recurrent=True).on  # a graph is captured in no time
 
 

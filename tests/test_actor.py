@@ -75,21 +75,22 @@ def steps(count: int, num_envs: int = 2) -> list[tuple[np.ndarray, np.ndarray, E
     return made
 
 
+@pytest.mark.parametrize("capacity", [500, 150, 50])  # all fit; they go around the ring; more than it holds come at once
 @pytest.mark.parametrize("n_step", [1, 3])
 @pytest.mark.parametrize("buffer", [ReplayBuffer, PrioritizedReplayBuffer])
-def test_transitions_kept_back_are_those_added_one_step_at_a_time(buffer: Any, n_step: int) -> None:
+def test_transitions_kept_back_are_those_added_one_step_at_a_time(buffer: Any, n_step: int, capacity: int) -> None:
     states = []
     for every in (1, 4, 1000):
-        replay = buffer(500, (3,))
+        replay = buffer(capacity, (3,))
         feed = TransitionFeed(NStepAccumulator(n_step, 0.9, 2), replay)
         for i, (obs, actions, step) in enumerate(steps(150)):
             feed.push(obs, actions, step, step.is_first, ())
             if i % every == 0:
                 feed.flush()
-        assert len(replay) >= 2 * (150 - TransitionFeed.MOST), "nobody keeps back more than so many steps"
+        assert len(replay) >= min(capacity, 2 * (150 - TransitionFeed.MOST)), "nobody keeps back more than so many steps"
         feed.flush()
         feed.flush()  # nothing is added twice
         states.append(replay.state_dict()["storage"])
     for other in states[1:]:
-        assert other["size"] == states[0]["size"] == other["position"]
+        assert (other["size"], other["position"]) == (states[0]["size"], states[0]["position"])
         np.testing.assert_array_equal(other["rows"], states[0]["rows"])

@@ -80,6 +80,27 @@ def test_predict_from_a_checkpoint_is_the_networks_argmax(tmp_path: Path) -> Non
         policy.predict(np.zeros(3))
 
 
+def test_a_noisy_policy_explores_by_its_noise_alone(tmp_path: Path) -> None:
+    noisy = smoke_config(tmp_path, algo="noisy_dqn", algo_kwargs={"epsilon_end": 1.0, "noisy_sigma": 1e-6})
+    policy, obs = fresh_policy(noisy), np.random.default_rng(0).normal(size=(32, 4)).astype(np.float32)
+    np.testing.assert_array_equal(policy.predict(obs, deterministic=False)[0], policy.predict(obs)[0])
+    plain = fresh_policy(smoke_config(tmp_path, algo_kwargs={"epsilon_end": 1.0}))
+    assert (plain.predict(obs, deterministic=False)[0] != plain.predict(obs)[0]).any()
+
+
+def test_a_compiled_run_goes_on_where_there_is_no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = train(smoke_config(tmp_path))
+    file = result.run_dir / "checkpoints" / "latest" / "manifest.json"
+    saved = json.loads(file.read_text())
+    assert saved["config"]["compile"] is False
+    saved["config"]["compile"] = True  # as `auto` says where compiling pays
+    file.write_text(json.dumps(saved))
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.warns(RuntimeWarning, match=r"goes on without compiling.*no-such-compiler"):
+        again = resume_training(result.run_dir, total_timesteps=result.metrics["global_step"] + 20)
+    assert again.metrics["global_step"] == result.metrics["global_step"] + 20
+
+
 def test_fresh_policy_is_the_one_training_starts_from(tmp_path: Path) -> None:
     config = smoke_config(tmp_path, total_timesteps=20)  # ends before learning_starts: nothing is learned
     trained = load_policy(train(config).checkpoint_path)

@@ -140,6 +140,25 @@ def test_updates_are_queued_while_environments_step_and_never_missing_from_a_che
     assert order.seen.index(("checkpoint", 80)) > order.seen.index(("update", 80))
 
 
+def test_a_checkpoint_that_a_callback_asks_for_has_the_queued_updates_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Asks(Order):
+        def on_step(self, run: Any, step: Any) -> None:
+            super().on_step(run, step)
+            if run.clock.env_steps == 70:
+                run.save_soon()
+
+        def on_checkpoint(self, run: Any, path: Any) -> None:
+            super().on_checkpoint(run, path)
+            self.seen.append(("updates", run.clock.updates))
+
+    monkeypatch.setattr("test_graphs.Order", Asks)
+    _, order = run_graphed(
+        monkeypatch, tmp_path, total_timesteps=100, checkpoint_interval=0, num_envs=1, algo_kwargs={"train_frequency": 10}
+    )
+    at = order.seen.index(("checkpoint", 70))
+    assert order.seen[at - 1] == ("update", 70) and order.seen[at + 1] == ("updates", 3)  # those of 50, 60 and 70
+
+
 def test_staging_hands_out_rows_that_arrive_whole() -> None:
     fields = {"x": Field((3,), torch.float32), "n": Field((), torch.int64)}
     ring = RingStorage(50, fields, "cpu")

@@ -150,9 +150,19 @@ def test_a_native_vector_environment_trains_without_its_reset_steps(algo: str, t
     result = train(small_config(tmp_path, algo, vectorization="native"), callbacks=[keep, Watch()])
     assert not np.all(valid), "no episode ended: the test showed nothing"
     assert result.metrics["global_step"] == np.sum(valid) >= 300
-    # Resumed, its episodes begin anew, and what the rollout holds ends as at a time limit.
-    again = resume_training(result.run_dir, total_timesteps=400)
+
+    class Look(Callback):
+        def on_start(self, run: Run) -> None:
+            rollout = run.parts.replay
+            self.truncated, self.terminated = rollout.field("truncated").copy(), rollout.field("terminated").copy()
+
+    # Resumed, its episodes begin anew, and what the rollout holds ends as at a time limit: δ must not bootstrap from the fresh episode.
+    look = Look()
+    again = resume_training(result.run_dir, total_timesteps=400, callbacks=[look])
     assert again.metrics["global_step"] >= 400
+    assert len(look.truncated), "the run ended between two rollouts: the test showed nothing"
+    assert (look.truncated[-1] ^ look.terminated[-1]).all()
+    assert not look.truncated[:-1].all(1).any()
 
 
 @pytest.mark.parametrize("algo", ROWS)

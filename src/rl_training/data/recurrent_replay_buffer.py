@@ -161,11 +161,18 @@ class RecurrentReplayBuffer:
             self._push(rows, **{name: value[rows] for name, value in arrays.items()}, initial_state=state)
 
     def _push(self, envs: Array, **step: Any) -> None:
-        for chunks in self._assembler.push(envs, **step):
+        self._store(self._assembler.push(envs, **step))
+
+    def _store(self, closed: list[dict[str, Array]]) -> None:
+        for chunks in closed:
             self._ring.add(chunks, len(chunks["end"]))
 
+    def end_episodes(self, env_indices: Any) -> None:
+        """These environments could not be brought back and begin a fresh episode: what they did here ends as at a time limit."""
+        self._store(self._assembler.end(as_array(env_indices)))
+
     def clear_active_chunks(self, env_indices: Any = None) -> None:
-        """Forget the open chunks (of these environments, or all): their episodes cannot go on."""
+        """Forget the open chunks (of these environments, or all)."""
         self._assembler.clear(env_indices)
 
     def sample(self, batch_size: int) -> Batch:

@@ -44,9 +44,10 @@ class SampledRing:
             self.sampler = FlatSampler(capacity, alpha=priorities.alpha, eps=priorities.eps, seed=seed, device=self.storage.device)
 
     def add(self, values: Mapping[str, Array], count: int) -> None:
-        """Write items with a leading axis. More than fit: the last ones stay."""
+        """Write items with a leading axis. More than fit: the last ones stay, in the slots they would have had one by one."""
         capacity = self.storage.capacity
         if count > capacity:
+            self.storage.skip(count - capacity)
             values, count = {name: value[-capacity:] for name, value in values.items()}, capacity
         start = self.storage.add(values, count)
         stop = start + count

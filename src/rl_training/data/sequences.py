@@ -199,6 +199,12 @@ class ChunkAssembler:
         self.begin[env] = max(0, self.begin[env] - shift)
         self.shift[env] = self.layout.stride
 
+    def end(self, envs: Array) -> list[dict[str, Array]]:
+        """These episodes cannot go on: their open chunks close as at a time limit."""
+        envs = envs[self.active[envs]]
+        closed = self._close(envs, np.zeros(len(envs), bool), np.ones(len(envs), bool))
+        return [chunks for chunks in closed if len(chunks["end"])]
+
     def clear(self, env_indices: Any = None) -> None:
         """Forget the open chunks (of these environments, or all)."""
         self.active[slice(None) if env_indices is None else env_indices] = False

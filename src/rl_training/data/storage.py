@@ -125,6 +125,10 @@ class RingStorage:
                 self._size_tensor.fill_(self.size)
         return start
 
+    def skip(self, count: int) -> None:
+        """Leave `count` slots as they are: for items that the same `add` would overwrite."""
+        self.position = (self.position + count) % self.capacity
+
     def _write(self, values: Mapping[str, Array], start: int, stop: int) -> None:
         if self._on_cpu:
             for name, column in self._host_columns:

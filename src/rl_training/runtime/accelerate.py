@@ -48,6 +48,9 @@ Say = Callable[[str, str], None]
 BREAK_EVEN_UPDATES = 100_000
 """From how many updates on `auto` compiles; see docs/performance.md for the measurement."""
 
+MOST_QUANTILES = 100
+"""With more, `auto` does not compile: at 51 the compiled update was faster, at 200 it was not (the same page)."""
+
 
 class Decision(NamedTuple):
     """What `compile` resolved to."""
@@ -56,7 +59,9 @@ class Decision(NamedTuple):
     why: str
 
 
-def resolve_compile(requested: str | bool, *, device: torch.device, planned_updates: int | None, recurrent: bool) -> Decision:
+def resolve_compile(
+    requested: str | bool, *, device: torch.device, planned_updates: int | None, recurrent: bool, num_quantiles: int = 0
+) -> Decision:
     """`auto` compiles where that pays. It does not look into the cache: what a run is must not depend on what ran before it.
 
     planned_updates: None for a row that has no compiled step.
@@ -76,6 +81,8 @@ def resolve_compile(requested: str | bool, *, device: torch.device, planned_upda
         return Decision(True, "as configured")
     if recurrent:
         return Decision(False, "an LSTM may lose by compiling, which takes minutes; true compiles it")
+    if num_quantiles > MOST_QUANTILES:
+        return Decision(False, f"nothing is gained by compiling a loss over {num_quantiles} quantiles, which is one kernel already")
     if planned_updates < BREAK_EVEN_UPDATES:
         return Decision(False, f"{planned_updates:,} updates do not pay for compiling; {BREAK_EVEN_UPDATES:,} do")
     return Decision(True, f"{planned_updates:,} updates pay for compiling")

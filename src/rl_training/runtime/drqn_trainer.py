@@ -57,7 +57,7 @@ def build_parts(setup: Setup, algorithm: type[DRQN] = DRQN) -> ValueParts:
         sequence_overlap=s.sequence_overlap,
         burn_in=s.burn_in,
     )
-    return ValueParts(network, learner, replay, StepFeed(replay.add_step, replay.clear_active_chunks))
+    return ValueParts(network, learner, replay, StepFeed(replay.add_step, replay.end_episodes))
 
 
 def train_recurrent(algorithm: type[DRQN], config: TrainConfig, options: RunOptions) -> TrainResult:

@@ -23,13 +23,9 @@ def train_off_policy(run: Run, *, actor: Actor, replay: Any, plan: UpdatePlan, u
                 run.updated(update(multiple))
         rounds.clear()
 
-    def goes_on() -> bool:
-        if rounds and run.asked_to_end:
-            learn()
-        return run.running
-
+    run.settle = learn
     with run:
-        while goes_on():
+        while run.running:
             before = clock.env_steps
             # Updates that run beside the host are queued when the next actions are chosen, so that the environments step meanwhile.
             step = actor.step(before, learn if rounds else None)

@@ -97,6 +97,7 @@ class Run:
         self._elapsed_before = 0.0
         self._logged_steps = 0
         self._callbacks = tuple(options.callbacks)
+        self.settle: Callable[[], None] = lambda: None  # makes the updates that are still queued: the loop's, before anything is saved
         self._on_step, self._on_update = overriding(self._callbacks, "on_step"), overriding(self._callbacks, "on_update")
         self._warned_clipping = False
         self._intervals = (config.log_interval, config.eval_interval, config.checkpoint_interval)
@@ -185,11 +186,6 @@ class Run:
             path = self.checkpoint()
             raise Interrupted(f"interrupted at step {self.clock.env_steps}; saved {path}", signum=self._signum)
         return self.clock.env_steps < self.total and self._stop_reason is None
-
-    @property
-    def asked_to_end(self) -> bool:
-        """Whether a signal or a callback wants the run to end before its time."""
-        return self._stop_reason is not None or self._signum is not None
 
     def has_something_due(self, before: int) -> bool:
         """Whether anything that looks at what was learned follows the step from `before` to now, or the end does."""
@@ -290,6 +286,7 @@ class Run:
 
     def checkpoint(self) -> Path:
         """Save everything, as the newest checkpoint."""
+        self.settle()
         self.checkpoint_path = self._save(with_replay=self.config.checkpoint_replay, link_latest=True)
         for callback in self._callbacks:
             callback.on_checkpoint(self, self.checkpoint_path)
@@ -368,7 +365,11 @@ class Run:
     def _restore(self, checkpoint: Checkpoint) -> None:
         training = checkpoint.load_training()
         self.parts.learner.load_state_dict({**training["learner"], self.parts.learner.model_key: checkpoint.load_model()})
-        self.parts.actor.load_state_dict(training["actor"])
+        replay = self.parts.replay
+        saved = None if replay is None else checkpoint.load_replay()
+        if replay is not None and saved is not None:
+            replay.load_state_dict(saved)
+        self.parts.actor.load_state_dict(training["actor"])  # ends in the replay what cannot go on
         state = training["run"]
         self.clock.env_steps, self.clock.updates = int(state["env_steps"]), int(state["updates"])
         self.recent.extend(Episode(*episode) for episode in state["recent"])
@@ -379,13 +380,7 @@ class Run:
         if state["last_metrics"] is not None:
             self.last_result = UpdateResult({name: torch.tensor(x, dtype=torch.float64) for name, x in state["last_metrics"].items()}, 0)
         self._elapsed_before = float(state["elapsed"])
-        replay = self.parts.replay
-        if replay is None:
-            return
-        saved = checkpoint.load_replay()
-        if saved is not None:
-            replay.load_state_dict(saved)
-        else:
+        if replay is not None and saved is None:
             # Fill the memory again before learning from it, by the policy as it is.
             self.parts.actor.refill_from(self.clock.env_steps)
             warnings.warn(f"{checkpoint.path} holds no replay: the run goes on with an empty one, not exactly as it was", stacklevel=2)

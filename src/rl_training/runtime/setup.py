@@ -12,7 +12,7 @@ import torch
 from rl_training.envs.factory import EnvSource, make_envs
 from rl_training.envs.spaces import describe_action_space, require_spaces
 from rl_training.envs.vector import VectorEnvs
-from rl_training.errors import ConfigError, SpaceError
+from rl_training.errors import ConfigError, UserError
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.registry import AlgorithmSpec
 from rl_training.experiment.settings import ValueSettings
@@ -126,13 +126,17 @@ def prepare(config: TrainConfig, env: EnvSource | None, *, small: bool) -> Setup
     envs = make_envs(source, num_envs=config.num_envs, seed=config.seed, env_kwargs=config.env_kwargs, vectorization=config.vectorization)
     try:
         require_row_spaces(config.spec, envs)
-    except SpaceError:
+        compiles = resolve_compile(
+            config.compile,
+            device=torch.device(device.value),
+            planned_updates=planned_updates(config),
+            recurrent=not small,
+            num_quantiles=getattr(config.settings, "num_quantiles", 0),
+        )
+    except UserError:
         envs.close()
         raise
     torch.set_num_threads(int(threads.value))
-    compiles = resolve_compile(
-        config.compile, device=torch.device(device.value), planned_updates=planned_updates(config), recurrent=not small
-    )
     if device.value.startswith("cuda"):
         # LSTMs and convolutions are cuDNN's, which takes TF32 by torch's default: the layers around them then may too.
         torch.set_float32_matmul_precision("highest" if small else "high")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from rl_training.envs.wrappers import parse_wrappers
 from rl_training.errors import CheckpointError, ConfigError, UserError
 from rl_training.experiment.checkpointing import Checkpoint, MissingCheckpoint, open_checkpoint
 from rl_training.experiment.config import TrainConfig, load_config
+from rl_training.runtime.accelerate import missing_toolchain
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.evaluator import MAX_ENVS, evaluate
 from rl_training.runtime.policy import Policy
@@ -135,7 +137,7 @@ def fresh_policy(config: TrainConfig, env: EnvSource | None = None) -> Policy:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(Seeds.of(config.seed).network)
         network = config.spec.build_network(config.settings, spaces)
-    return Policy(network, spaces, epsilon=getattr(config.settings, "epsilon_end", 0.0))
+    return Policy(network, spaces, epsilon=_exploration(config))
 
 
 def _call_trainer(config: TrainConfig, **options: Any) -> TrainResult:
@@ -159,6 +161,10 @@ def _moved(config: TrainConfig, step: int, total_timesteps: int | None, device: 
         changes = {"total_timesteps": total_timesteps, "schedule_timesteps": config.horizon}
     if device is not None:
         changes["device"] = device
+    if config.compile is True and changes.get("device", config.device) == "cpu" and (missing := missing_toolchain()) is not None:
+        # `auto` may have turned it on, on another machine
+        warnings.warn(f"the run goes on without compiling, with other rounding: {missing}", RuntimeWarning, stacklevel=3)
+        changes["compile"] = False
     return config.replace(**changes) if changes else config
 
 
@@ -179,7 +185,13 @@ def _policy(checkpoint: Checkpoint, device: str) -> Policy:
         reason = " ".join(str(error).split())
         raise CheckpointError(f"{checkpoint.path / 'model.safetensors'}: does not fit the network of its config: {reason}") from None
     normalizer = _observation_normalizer(checkpoint, tuple(spaces["obs_shape"]))
-    return Policy(network.to(device), spaces, epsilon=getattr(config.settings, "epsilon_end", 0.0), normalizer=normalizer)
+    return Policy(network.to(device), spaces, epsilon=_exploration(config), normalizer=normalizer)
+
+
+def _exploration(config: TrainConfig) -> float:
+    """The ε of a policy that is asked to explore, as training ended: a noisy network explores by its noise alone."""
+    noisy = getattr(config.settings, "noisy", False)
+    return 0.0 if noisy else float(getattr(config.settings, "epsilon_end", 0.0))
 
 
 def _observation_normalizer(checkpoint: Checkpoint, shape: tuple[int, ...]) -> ObservationNormalizer | None:
