@@ -32,6 +32,7 @@ CIRCUMSTANCES = frozenset(
         "checkpoint_replay",
         "keep_checkpoints",
         "compile",
+        "trackers",
     )
 )
 
