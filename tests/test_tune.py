@@ -169,7 +169,7 @@ def test_every_row_has_a_space_whose_ends_are_configs(row: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "space", "message"),
     [
-        (["--seeds", "4-7"], SPACE, "4, 5 belong to the suite classic"),
+        (["--seeds", "4-7"], SPACE, "4, 5 belong to the suite"),
         (["--seeds", "x"], SPACE, "--seeds x"),
         (["--config", "no.yaml"], SPACE, "no.yaml: no such config"),
         ([], {"space": {"algo_kwargs.batchsize": {"low": 1, "high": 2}}}, "did you mean batch_size?"),
