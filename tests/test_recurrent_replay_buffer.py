@@ -110,6 +110,16 @@ def test_an_episode_that_starts_before_the_last_one_ended_closes_it_as_truncated
     assert column(chunk, "obs") == [1, 2, 3, 0] and column(chunk, "mask") == [1, 1, 0, 0] and column(chunk, "dones") == [0] * 4
 
 
+def test_an_episode_that_is_lost_ends_as_at_a_time_limit() -> None:
+    buffer = make(4)
+    play(buffer, 2)
+    buffer.end_episodes([0])
+    (chunk,) = chunks(buffer)
+    assert column(chunk, "obs") == [1, 2, 3, 0] and column(chunk, "mask") == [1, 1, 0, 0] and column(chunk, "dones") == [0] * 4
+    buffer.end_episodes([0])  # nothing is open any more
+    assert len(buffer) == 1
+
+
 def test_overlapping_chunks_start_a_stride_apart() -> None:
     buffer = make(4, overlap=2)
     play(buffer, 7, end="T")

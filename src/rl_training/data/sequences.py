@@ -110,7 +110,7 @@ class ChunkAssembler:
         if opening.any():
             unfinished = envs[opening & self.active[envs]]
             if len(unfinished):  # an episode starts though the last one was never ended: as if truncated
-                closed += self._close(unfinished, np.zeros(len(unfinished), bool), np.ones(len(unfinished), bool))
+                closed += self.end(unfinished)
             self._open(envs[opening], episode_starts[opening])
         slot = self.slot[envs]
         self._record_states(envs, slot, initial_state)
@@ -123,7 +123,7 @@ class ChunkAssembler:
         closing = ended | (slot + 1 == self.layout.length)
         if closing.any():
             closed += self._close(envs[closing], terminated[closing], ended[closing])
-        return [chunks for chunks in closed if len(chunks["end"])]
+        return closed
 
     def _open(self, envs: Array, episode_starts: Array) -> None:
         layout = self.layout
@@ -154,21 +154,19 @@ class ChunkAssembler:
 
     def _close(self, envs: Array, terminated: Array, ended: Array) -> list[dict[str, Array]]:
         """Take the open chunks of `envs` out and go on with the next ones; where the episode ended, take those that have begun too."""
-        closed = [self._take(envs, terminated)]
-        for env in envs:
-            self._advance(env)
-        left, why = envs[ended], terminated[ended]
-        self.active[left] = False
-        while (begun := self.slot[left] > self.layout.burn_in).any():
-            left, why = left[begun], why[begun]
-            closed.append(self._take(left, why))
-            for env in left:
+        closed, burn_in = [], self.layout.burn_in
+        self.active[envs[ended]] = False
+        while len(envs):
+            trains = self.slot[envs] > burn_in
+            if trains.any():
+                closed.append(self._take(envs[trains], terminated[trains]))
+            for env in envs:
                 self._advance(env)
+            more = ended & (self.slot[envs] > burn_in)
+            envs, terminated, ended = envs[more], terminated[more], ended[more]
         return closed
 
-    def _take(self, envs: Array, terminated: Array) -> dict[str, Array]:
-        trained = self.slot[envs] > self.layout.burn_in
-        rows = envs[trained]
+    def _take(self, rows: Array, terminated: Array) -> dict[str, Array]:
         end, begin = self.slot[rows], self.begin[rows]
         chunks = {
             "obs": self.obs[rows],
@@ -177,7 +175,7 @@ class ChunkAssembler:
             "initial_state": self.states[rows, 0],
             "begin": begin,
             "end": end,
-            "done_slot": np.where(terminated[trained], end - 1, -1),
+            "done_slot": np.where(terminated, end - 1, -1),
             "start_slot": np.where(self.started[rows], begin, -1),
         }
         for row, stop in enumerate(end):  # what an earlier chunk left behind the last step
@@ -202,8 +200,7 @@ class ChunkAssembler:
     def end(self, envs: Array) -> list[dict[str, Array]]:
         """These episodes cannot go on: their open chunks close as at a time limit."""
         envs = envs[self.active[envs]]
-        closed = self._close(envs, np.zeros(len(envs), bool), np.ones(len(envs), bool))
-        return [chunks for chunks in closed if len(chunks["end"])]
+        return self._close(envs, np.zeros(len(envs), bool), np.ones(len(envs), bool))
 
     def clear(self, env_indices: Any = None) -> None:
         """Forget the open chunks (of these environments, or all)."""

@@ -15,8 +15,8 @@ from rl_training.ledger.suites import Group, Suite, Task, load_suite, plan_group
 from rl_training.ledger.text import markdown, number, numbers
 
 BEGIN, END = "<!-- results: begin (make results) -->", "<!-- results: end -->"
-PUBLISHED = ("classic", "on_policy", "memory", "ablation")
-OVERVIEW = 3  # the README shows the first three
+IN_README = ("classic", "on_policy", "memory")
+PUBLISHED = (*IN_README, "ablation")
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,9 @@ def publish(root: Path, statistics_file: Path, results: Path, *, frozen: bool = 
     statistics = Statistics.load(statistics_file, frozen=frozen)
     records = read_records(results)
     suites = [(suite, rows_of(suite, records)) for suite in map(load_suite, PUBLISHED)]
-    readme = root / "README.md"
+    readme, shown = root / "README.md", [(suite, tasks) for suite, tasks in suites if suite.name in IN_README]
     page = "\n".join(results_page(suites, statistics))
-    pages = {root / "docs" / "results.md": page, readme: spliced(readme, overview(suites[:OVERVIEW], statistics))}
+    pages = {root / "docs" / "results.md": page, readme: spliced(readme, overview(shown, statistics))}
     if not frozen:
         statistics.save(statistics_file)
     return pages

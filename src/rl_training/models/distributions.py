@@ -134,7 +134,7 @@ class MultiCategorical(Distribution):
 
     def evaluate(self, numbers: Tensor, actions: Tensor) -> Evaluated:
         """log π(a) = Σ_k log π_k(a_k), H = Σ_k H_k."""
-        logits: Sequence[Tensor] = numbers.split(self.sizes, -1)  # type: ignore[no-untyped-call]  # torch's own
+        logits: Sequence[Tensor] = numbers.split(self.sizes, -1)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         parts = [part.evaluate(each, actions[..., k]) for k, (part, each) in enumerate(zip(self._parts, logits, strict=True))]
 
         def pullback(grad_log_prob: Tensor, grad_entropy: Tensor | float) -> Tensor:

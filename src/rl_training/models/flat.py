@@ -30,7 +30,7 @@ def flatten_parameters(module: nn.Module) -> Tensor:
 def split_like(module: nn.Module, flat: Tensor) -> list[Tensor]:
     """Views of `flat`, shaped as the parameters of `module`, in the order of `flatten_parameters`."""
     parameters = list(module.parameters())
-    parts = flat.split([p.numel() for p in parameters])  # type: ignore[no-untyped-call]  # torch's own
+    parts = flat.split([p.numel() for p in parameters])  # type: ignore[no-untyped-call]  # torch leaves it untyped
     return [part.view(p.shape) for part, p in zip(parts, parameters, strict=True)]
 
 

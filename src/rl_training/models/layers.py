@@ -81,7 +81,7 @@ class Stream(nn.Module):
     def forward(self, x: Tensor, noise: Tensor | None = None) -> Tensor:
         if noise is None or not self.noise_sizes:  # a noisy layer without noise is its mean
             return linear_stack(x, self._params, activation=self.activation, activate_last=False)
-        eps = noise.split(self.noise_sizes, dim=-1)  # type: ignore[no-untyped-call]  # torch's own
+        eps = noise.split(self.noise_sizes, dim=-1)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         if noise.ndim == 1:  # one draw for all rows: the noisy weights are built once, and the pass is a plain one
             return linear_stack(x, self._noisy_parameters(eps), activation=self.activation, activate_last=False)
         last = len(self.layers) - 1
@@ -102,7 +102,7 @@ class Stream(nn.Module):
             out, plain = taped_stack(x, self._params, activation=self.activation, activate_last=False)
             eps: Sequence[Tensor] = [torch.zeros(size, device=x.device) for size in self.noise_sizes]
         else:
-            eps = noise.split(self.noise_sizes, dim=-1)  # type: ignore[no-untyped-call]  # torch's own
+            eps = noise.split(self.noise_sizes, dim=-1)  # type: ignore[no-untyped-call]  # torch leaves it untyped
             out, plain = taped_stack(x, self._noisy_parameters(eps), activation=self.activation, activate_last=False)
 
         def pullback(grad: Tensor) -> tuple[list[Tensor], Tensor]:

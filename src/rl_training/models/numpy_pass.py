@@ -1,8 +1,8 @@
 """The acting pass of small feed-forward networks in NumPy, on the parameters' own memory.
 
-For one observation, or a few, torch's dispatch costs several times the products it makes: 40 µs against 8 µs for two layers of 64. What is
-said here is said by the networks too (`forward`, `q_values`, `step`); tests/test_numpy_pass.py holds the two equal, row by row. What has no
-form here (implicit heads, LSTMs, a network or part of a user's own) acts through torch.
+For one observation, or a few, torch's dispatch costs several times the products it makes. What is said here is said by the networks too
+(`forward`, `q_values`, `step`); tests/test_numpy_pass.py holds the two equal, row by row. What has no form here (implicit heads, LSTMs, a
+network or part of a user's own) acts through torch.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class Captured:
             self._function()
         elif self._warm_up_left > 0:
             self._warm_up_left -= 1
-            stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]  # torch's own
+            stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]  # torch leaves it untyped
             stream.wait_stream(torch.cuda.current_stream(self._device))
             with torch.cuda.stream(stream):
                 self._function()

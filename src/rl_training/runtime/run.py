@@ -119,14 +119,11 @@ class Run:
                 reason = " ".join(str(error).split())
                 raise CheckpointError(f"{checkpoint.path}: does not fit the run of its config ({reason})") from error
         existing = options.restart_in if checkpoint is None else checkpoint.run_dir
+        self.directory = RunDirectory.create(self.config, options.run_suffix) if existing is None else RunDirectory.open(existing)
+        self.directory.hold()
         if existing is not None:
-            self.directory = RunDirectory.open(existing)
-            self.directory.hold()
             self.directory.cut_after(self.clock.env_steps)
             self.directory.save_config(self.config)
-        else:
-            self.directory = RunDirectory.create(self.config, options.run_suffix)
-            self.directory.hold()
         self.directory.update_metadata(**self.parts.notes)
         self.store = CheckpointStore(self.directory.path / "checkpoints", keep=self.config.keep_checkpoints)
         if existing is not None:
