@@ -109,7 +109,7 @@ def repeat_for(work: Callable[[int], object], seconds: float) -> Contender:
     return measure
 
 
-def compiled_fresh(learner: Any, batch: Any, case: str) -> None:
+def compiled_fresh(learner: Any, batch: Any, case: str, unpack: Any = dict) -> None:
     """Compile a learner's step as a first run would, past the cache, and note what that took."""
     from rl_training.runtime.accelerate import compile_learner
 
@@ -117,7 +117,7 @@ def compiled_fresh(learner: Any, batch: Any, case: str) -> None:
         before = os.environ.get("RL_TRAINING_CACHE")
         os.environ["RL_TRAINING_CACHE"] = folder
         try:
-            compile_seconds[case] = compile_learner(learner, batch).seconds
+            compile_seconds[case] = compile_learner(learner, batch, unpack).seconds
         finally:
             del os.environ["RL_TRAINING_CACHE"]
             if before is not None:

@@ -28,15 +28,17 @@ def ours(learner: Any, *, prioritized: bool = False, compiled: str | None = None
 
     buffer: Any = PrioritizedReplayBuffer(ROWS, (OBS_DIM,)) if prioritized else ReplayBuffer(ROWS, (OBS_DIM,))
     buffer.add_batch(**data()._asdict())
+    how = {}
     if compiled is not None:
-        compiled_fresh(learner, buffer.sample(BATCH), compiled)
+        how = {"packed": True}  # as a run does
+        compiled_fresh(learner, buffer.sample(BATCH, **how), compiled, buffer.unpack)
     step = 0
 
     def work(n: int) -> None:
         nonlocal step
         for _ in range(n):
             step += 1
-            batch = buffer.sample(BATCH)
+            batch = buffer.sample(BATCH, **how)
             learner.update(batch, global_step=step)
             if prioritized:
                 buffer.update_priorities(batch["indices"], learner.last_priorities)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,22 @@ import torch
 from torch import nn
 
 from resume_harness import FILES
+from rl_training.algorithms import DQN
 from rl_training.algorithms.pure_step import PureStep
 from rl_training.algorithms.q_learner import QLearner
 from rl_training.errors import ConfigError
+from rl_training.models import MLPQNetwork
 from rl_training.models.flat import flatten_parameters, parameters_from, split_like
 from rl_training.runtime import accelerate
-from rl_training.runtime.accelerate import BREAK_EVEN_UPDATES, Compiled, compile_learner, resolve_compile, trace
+from rl_training.runtime.accelerate import (
+    BREAK_EVEN_UPDATES,
+    Compiled,
+    CompilingUpdates,
+    SampledUpdates,
+    compile_learner,
+    resolve_compile,
+    trace,
+)
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.workflows import resume_training, train
 from value_rows import ROWS, batches, config_of, parts_of
@@ -144,6 +155,43 @@ def test_a_batch_laid_out_otherwise_is_learned_from_eagerly(monkeypatch: pytest.
     assert calls == 1
 
 
+@pytest.mark.parametrize("algo", ["n_step_dqn", "rainbow_dqn"])  # uniform and prioritized
+def test_packed_rows_are_learned_from_as_their_fields_are(algo: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accelerate, "compile_ahead_of_time", interpreted)
+    (_, eager, one, _), (_, compiled, two, _) = parts_of(algo), parts_of(algo)
+    beta = (lambda step: 0.4) if algo == "rainbow_dqn" else None
+    said: list[str] = []
+    plain = SampledUpdates(eager, one, 16, beta)
+    packed = CompilingUpdates(SampledUpdates(compiled, two, 16, beta), lambda what, text: said.append(text))
+    for step in range(1, 30):
+        plain(step)
+        packed(step)
+    assert said == ["compiling…", "compiled in 0.0 s"]
+    mine, theirs = compiled.state_dict(), eager.state_dict()
+    for part in ("q_network", "target_network", "optimizer"):
+        torch.testing.assert_close(mine[part], theirs[part], **CLOSE)
+    given = two.sample(16)
+    assert "obs" in given and "obs" not in two.sample(16, packed=True)
+    compiled.update(given, global_step=30)  # a usual batch is learned from eagerly
+    eager.update(given, global_step=30)
+    torch.testing.assert_close(compiled.q_network.state_dict(), eager.q_network.state_dict(), **CLOSE)
+
+
+def test_products_are_taken_apart_and_middle_sized_weights_laid_out_for_them() -> None:
+    # One input of 4, layers of 64 and 64, 2 actions: of both networks' three weights the square one is copied, [in, out] in memory.
+    network = MLPQNetwork(4, 2, (64, 64))
+    learner = DQN(network, learning_rate=1e-3, gamma=0.99, target_update_interval=10)
+    batch = {"obs": torch.randn(8, 4), "next_obs": torch.randn(8, 4), "actions": torch.zeros(8, dtype=torch.int64)}
+    batch |= {"rewards": torch.ones(8), "dones": torch.zeros(8)}
+    step = PureStep(learner, batch)
+    graph = trace(step, step.inputs(batch, 1e-3))
+    targets = [str(node.target) for node in graph.graph.nodes]
+    assert "aten.addmm.default" not in targets and targets.count("aten.mm.default") == 6 + 5
+    laid_out = [node for node in graph.graph.nodes if str(node.target) == "aten.as_strided.default"]
+    assert [node.args[1:] for node in laid_out] == [([64, 64], [64, 1])] * 2
+    assert [node.args[0].target for node in laid_out] == [torch.ops.aten.clone.default] * 2
+
+
 def test_parameters_that_the_swap_cannot_find_are_refused() -> None:
     # A graph that had them as constants would never see them change.
     _, learner, replay, _ = parts_of("dqn")
@@ -217,6 +265,13 @@ def test_a_compiled_run_says_so_and_resumes_exactly(algo: str, tmp_path: Path, m
     resumed = resume_training(part.run_dir, total_timesteps=400)
     for name in FILES:
         assert (resumed.checkpoint_path / name).read_bytes() == (whole.checkpoint_path / name).read_bytes(), name
+
+
+def test_what_does_not_load_is_found_before_it_takes_the_run_down(tmp_path: Path) -> None:
+    broken = tmp_path / "step.pt2"
+    broken.write_bytes(b"no package")
+    with pytest.raises(RuntimeError, match=f"torch {re.escape(torch.__version__)} does not load what it compiled: .*[a-z]"):
+        accelerate._require_loadable(str(broken))
 
 
 def test_a_failing_compiler_does_not_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

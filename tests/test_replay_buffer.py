@@ -184,4 +184,15 @@ def test_an_item_is_one_aligned_row() -> None:
         assert batch[name].dtype == fields[name].dtype and batch[name].shape == (3, *fields[name].shape)
         assert batch[name].tolist() == value.tolist() * 3
         assert storage.values(name).tolist() == value.tolist() * 2
+    rows: dict[str, torch.Tensor] = {"weights": torch.ones(3)}
+    storage.gather_rows(np.array([0, 1, 1]), rows)
+    assert set(rows) == {"weights", "rows as uint8", "rows as float32", "rows as int64", "rows as float64"}
+    unpacked = storage.unpack(rows)
+    torch.testing.assert_close(unpacked, {**batch, "weights": torch.ones(3)}, rtol=0, atol=0)
+    assert {name: value.dtype for name, value in unpacked.items() if name in fields} == {name: fields[name].dtype for name in fields}
+    assert storage.unpack(batch) == batch, "what has no rows stays as it is"
+    storage.read_only({"c", "d"})
+    rows.clear()
+    storage.gather_rows(np.array([1]), rows)
+    assert set(storage.unpack(rows)) == {"c", "d"}
     assert storage.nbytes == 5 * 32 and storage.state_dict()["rows"].nbytes == 2 * 32

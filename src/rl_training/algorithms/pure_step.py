@@ -7,7 +7,7 @@ leaves out because nobody reads it (metrics, priorities) is part of the function
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -25,17 +25,18 @@ class PureStep:
     are written in place, once and last, and `[M]` metrics, TD errors and priorities come out.
 
     Everything else is an input, the randomness too: noise and quantile levels are drawn from the learner's generator as eager code
-    draws them, so that both walk the same stream. Made from an example batch, whose fields and shapes it keeps.
+    draws them, so that both walk the same stream. Made from an example batch, whose fields and shapes it keeps; `unpack` makes of it
+    what the learner reads, inside the function.
     """
 
     NUM_STATE = 4  # the first inputs, which are the learner's own: θ, θ⁻ and both moments
 
-    def __init__(self, learner: QLearner, batch: Batch) -> None:
-        self._learner = learner
+    def __init__(self, learner: QLearner, batch: Batch, unpack: Callable[[Batch], Batch] = dict) -> None:
+        self._learner, self._unpack = learner, unpack
         self.networks = (learner.q_network, learner.target_network)
         self._fields = tuple(sorted(batch))
         # Only what really draws: most networks do not.
-        self._asks = [(network, shape, role) for network, shape, role in _draws_of(learner, batch) if draws(network)]
+        self._asks = [(network, shape, role) for network, shape, role in _draws_of(learner, unpack(batch)) if draws(network)]
         self.metric_names = tuple(LazyMetrics.names(learner.rule))
         self._scalars = torch.zeros(2)
         self._host_scalars = self._scalars.numpy()
@@ -70,7 +71,7 @@ class PureStep:
     @torch.no_grad()
     def __call__(self, flat: Tensor, flat_target: Tensor, mean: Tensor, variance: Tensor, scalars: Tensor, *rest: Tensor) -> Any:
         learner = self._learner
-        batch = dict(zip(self._fields, rest, strict=False))
+        batch = self._unpack(dict(zip(self._fields, rest, strict=False)))
         given = dict(zip([network for network, _, _ in self._asks], self._given_draws(rest[len(self._fields) :]), strict=True))
         # Leaves of their own: where there is no gradient by hand, autograd differentiates with respect to these.
         parameters = [x.detach().requires_grad_() for x in split_like(learner.q_network, flat)]

@@ -38,9 +38,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         priorities = Priorities(alpha, priority_eps)
         super().__init__(capacity, obs_shape, action_shape, obs_dtype, device, seed, action_dtype=action_dtype, _priorities=priorities)
 
-    def sample(self, batch_size: int, beta: float | Tensor = 0.4) -> Batch:
+    def sample(self, batch_size: int, beta: float | Tensor = 0.4, *, packed: bool = False) -> Batch:
         """`ReplayBuffer.sample` + `indices` [B] int64 and `weights` [B] float32 = (N·P(i))^−β over their maximum in the batch."""
-        return self._ring.sample(batch_size, beta)
+        return self._ring.sample(batch_size, beta, packed=packed)
 
     def update_priorities(self, indices: Any, priorities: Any) -> None:
         """Raw magnitudes [B], such as |TD error|, for the slots a sample named. One that is not finite is a RunError (on the CPU)."""

@@ -85,9 +85,16 @@ class ReplayBuffer:
         }
         self._ring.add(values, count)
 
-    def sample(self, batch_size: int) -> Batch:
-        """`obs, actions, rewards, next_obs, dones`, and `discounts` if the transitions carry them: `[B, ...]` on the device."""
-        return self._ring.sample(batch_size)
+    def sample(self, batch_size: int, *, packed: bool = False) -> Batch:
+        """`obs, actions, rewards, next_obs, dones`, and `discounts` if the transitions carry them: `[B, ...]` on the device.
+
+        packed (on the CPU): as rows, of which `unpack` makes these; for a compiled update, which unpacks them itself.
+        """
+        return self._ring.sample(batch_size, packed=packed)
+
+    def unpack(self, batch: Batch) -> Batch:
+        """A batch that was sampled `packed` as it would have been without."""
+        return self._ring.storage.unpack(batch)
 
     def _set_discounts(self, given: bool | None) -> None:
         self._has_discounts = given

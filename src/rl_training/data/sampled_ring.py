@@ -55,13 +55,16 @@ class SampledRing:
         if stop > capacity:
             self.sampler.insert(0, stop - capacity)
 
-    def sample(self, batch_size: int, beta: float | Tensor = 0.0) -> Batch:
-        """Fields `[B, *shape]`; + `indices` [B] int64 and `weights` [B] float32 when prioritized."""
+    def sample(self, batch_size: int, beta: float | Tensor = 0.0, *, packed: bool = False) -> Batch:
+        """Fields `[B, *shape]`, or (`packed`) the rows they lie in; + `indices` [B] int64 and `weights` [B] float32 when prioritized."""
         storage = self.storage
         if storage.size == 0:
             raise ValueError("cannot sample from an empty buffer")
         indices, batch = self.sampler.sample(batch_size, storage.live_size, beta)
-        storage.gather(indices, batch)
+        if packed:
+            storage.gather_rows(indices, batch)
+        else:
+            storage.gather(indices, batch)
         return batch
 
     def update_priorities(self, indices: Any, priorities: Any) -> None:

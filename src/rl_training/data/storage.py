@@ -44,6 +44,7 @@ class _Group(NamedTuple):
     dtype: torch.dtype
     numpy_dtype: np.dtype[Any]
     columns: tuple[_Column, ...]
+    rows: str  # the name of whole rows that are viewed as this dtype
 
 
 class RingStorage:
@@ -86,7 +87,8 @@ class RingStorage:
                     _Column(name, (slice(None), slice(start, stop) if shape else start), (-1, *shape) if len(shape) > 1 else None)
                 )
                 offset = stop * dtype.itemsize
-            groups.append(_Group(dtype, torch.empty(0, dtype=dtype).numpy().dtype, tuple(columns)))
+            rows = f"rows as {str(dtype).removeprefix('torch.')}"
+            groups.append(_Group(dtype, torch.empty(0, dtype=dtype).numpy().dtype, tuple(columns), rows))
         return -(-offset // 8) * 8, groups
 
     def read_only(self, names: Collection[str]) -> None:
@@ -144,15 +146,33 @@ class RingStorage:
         """
         if self._on_cpu:
             rows, from_numpy = self._host.take(indices, 0), torch.from_numpy
-            for _, numpy_dtype, columns in self._reads:
+            for _, numpy_dtype, columns, _ in self._reads:
                 part = rows if numpy_dtype is _WORD else rows.view(numpy_dtype)
                 for name, key, shape in columns:
                     batch[name] = from_numpy(part[key] if shape is None else part[key].reshape(shape))
             return
         taken = self._table.index_select(0, indices)
-        for dtype, _, columns in self._reads:
-            for column in columns:
-                batch[column.name] = _field(taken, dtype, column)
+        for group in self._reads:
+            for column in group.columns:
+                batch[column.name] = _field(taken, group.dtype, column)
+
+    def gather_rows(self, indices: Any, batch: Batch) -> None:
+        """`gather` without the fields: the rows [B, ...] once for each dtype. On the CPU the views cost more than the rows do.
+
+        A function that is compiled takes them as they are and finds the fields itself (`unpack`), at no cost.
+        """
+        rows = self._host.take(indices, 0)
+        for _, numpy_dtype, _, name in self._reads:
+            batch[name] = torch.from_numpy(rows if numpy_dtype is _WORD else rows.view(numpy_dtype))
+
+    def unpack(self, batch: Batch) -> Batch:
+        """A batch with the fields that `gather` would have put in the place of its rows; one that has none, as it is."""
+        fields = dict(batch)
+        for group in self._reads:
+            rows = fields.pop(group.rows, None)
+            if rows is not None:
+                fields.update({column.name: _field(rows, group.dtype, column) for column in group.columns})
+        return fields
 
     def values(self, name: str) -> Tensor:
         """One field of all items in use, [size, *shape], in the ring's own memory."""
@@ -221,7 +241,7 @@ def _host_columns(groups: list[_Group], rows: Array) -> dict[str, Array]:
 
 
 def _field(rows: Tensor, dtype: torch.dtype, column: _Column) -> Tensor:
-    view = rows.view(dtype)[column.key]
+    view = (rows if rows.dtype is dtype else rows.view(dtype))[column.key]
     return view if column.shape is None else view.reshape(column.shape)
 
 
