@@ -272,7 +272,7 @@ by its copy in 12; smaller or larger ones gain less than the copy takes."""
 def _with_plain_products(graph: torch.fx.GraphModule) -> torch.fx.GraphModule:
     """`addmm` as a product and a sum: the compiler fuses the sum with the activation, where `addmm` copies the bias out first."""
     aten = torch.ops.aten
-    copies: dict[torch.fx.Node, torch.fx.Node] = {}
+    copies: dict[Any, torch.fx.Node] = {}  # of each weight
 
     def plain(weight: torch.fx.Node) -> torch.fx.Node:
         rows, columns = weight.meta["val"].shape
