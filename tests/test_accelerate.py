@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from resume_harness import FILES
 from rl_training.algorithms import DQN
@@ -177,19 +178,35 @@ def test_packed_rows_are_learned_from_as_their_fields_are(algo: str, monkeypatch
     torch.testing.assert_close(compiled.q_network.state_dict(), eager.q_network.state_dict(), **CLOSE)
 
 
-def test_products_are_taken_apart_and_middle_sized_weights_laid_out_for_them() -> None:
-    # One input of 4, layers of 64 and 64, 2 actions: of both networks' three weights the square one is copied, [in, out] in memory.
+def test_products_have_the_forms_that_compile_best() -> None:
+    # Inputs of 4, layers of 64 and 64, 2 actions. Of 11 products six have a side of 4 or fewer and become sums: both networks' first and
+    # last ones, and the last layer's two gradients. Of the others the forward ones read the square weight laid out as [in, out].
     network = MLPQNetwork(4, 2, (64, 64))
     learner = DQN(network, learning_rate=1e-3, gamma=0.99, target_update_interval=10)
-    batch = {"obs": torch.randn(8, 4), "next_obs": torch.randn(8, 4), "actions": torch.zeros(8, dtype=torch.int64)}
-    batch |= {"rewards": torch.ones(8), "dones": torch.zeros(8)}
+    batch = {"obs": torch.randn(16, 4), "next_obs": torch.randn(16, 4), "actions": torch.zeros(16, dtype=torch.int64)}
+    batch |= {"rewards": torch.ones(16), "dones": torch.zeros(16)}
     step = PureStep(learner, batch)
     graph = trace(step, step.inputs(batch, 1e-3))
-    targets = [str(node.target) for node in graph.graph.nodes]
-    assert "aten.addmm.default" not in targets and targets.count("aten.mm.default") == 6 + 5
-    laid_out = [node for node in graph.graph.nodes if str(node.target) == "aten.as_strided.default"]
-    assert [node.args[1:] for node in laid_out] == [([64, 64], [64, 1])] * 2
-    assert [node.args[0].target for node in laid_out] == [torch.ops.aten.clone.default] * 2
+    nodes = list(graph.graph.nodes)
+    assert not [node for node in nodes if node.target is torch.ops.aten.addmm.default]
+    products = [node.args for node in nodes if node.target is torch.ops.aten.mm.default]
+    assert len(products) == 11 - 6
+    laid_out = [y for _, y in products if y.target is torch.ops.aten.as_strided.default]
+    assert [y.args[1:] for y in laid_out] == [([64, 64], [64, 1])] * 2
+    assert [y.args[0].target for y in laid_out] == [torch.ops.aten.clone.default] * 2
+
+
+@pytest.mark.parametrize(("rows", "inner", "columns"), [(8, 4, 64), (8, 64, 2), (2, 8, 64), (8, 64, 64), (300, 64, 64), (3, 200, 3)])
+def test_every_form_of_a_product_is_that_product(rows: int, inner: int, columns: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, y, bias = (torch.randn(shape, generator=generator) for shape in ((rows, inner), (columns, inner), (columns,)))
+
+    def products(x: torch.Tensor, y: torch.Tensor, bias: torch.Tensor) -> list[torch.Tensor]:
+        return [torch.addmm(bias, x, y.t()), x @ y.t(), x @ y.t().contiguous(), x.t().contiguous().t() @ y.t()]
+
+    graph = accelerate._with_plain_products(make_fx(products)(x, y, bias))
+    for mine, theirs in zip(graph(x, y, bias), products(x, y, bias), strict=True):
+        torch.testing.assert_close(mine, theirs, **CLOSE)
 
 
 def test_parameters_that_the_swap_cannot_find_are_refused() -> None:

@@ -264,35 +264,57 @@ def trace(step: PureStep, inputs: Sequence[Tensor]) -> torch.fx.GraphModule:
     return _with_plain_products(graph)
 
 
-TRANSPOSED = range(32, 129)
-"""Sides of a weight between which it pays to lay it out for the product first. MKL multiplies 64 rows by a transposed 120×84 in 25 µs,
+LAID_OUT = range(32, 129)
+"""Sides of a weight between which it pays to lay it out for a product first. MKL multiplies 64 rows by a transposed 120×84 in 25 µs,
 by its copy in 12; smaller or larger ones gain less than the copy takes."""
+
+FEW, SMALL = 4, 1 << 16
+"""A product with a side of a few numbers and not many multiplications is a loop of the compiler's own: calling MKL takes longer."""
 
 
 def _with_plain_products(graph: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """`addmm` as a product and a sum: the compiler fuses the sum with the activation, where `addmm` copies the bias out first."""
-    aten = torch.ops.aten
+    """Products in the forms that compile best, and `addmm` as product and sum: it copies the bias out before it multiplies, where
+    the compiler puts the sum into the activation's loop."""
+    aten, call = torch.ops.aten, graph.graph.call_function
     copies: dict[Any, torch.fx.Node] = {}  # of each weight
 
-    def plain(weight: torch.fx.Node) -> torch.fx.Node:
-        rows, columns = weight.meta["val"].shape
-        if weight.target is not aten.t.default or rows not in TRANSPOSED or columns not in TRANSPOSED:
-            return weight
+    def laid_out(weight: torch.fx.Node) -> torch.fx.Node:
         source = weight.args[0]
         if source not in copies:
-            copy = graph.graph.call_function(aten.clone.default, (weight,), {"memory_format": torch.contiguous_format})
+            shape = list(weight.meta["val"].shape)
+            copy = call(aten.clone.default, (weight,), {"memory_format": torch.contiguous_format})
             # without this the compiler gives the copy the strides of what it is a copy of
-            copies[source] = graph.graph.call_function(aten.as_strided.default, (copy, [rows, columns], [columns, 1]))
+            copies[source] = call(aten.as_strided.default, (copy, shape, [shape[1], 1]))
         return copies[source]
 
+    def summed(x: torch.fx.Node, x_axis: int, y: Any, dim: int) -> torch.fx.Node:
+        return call(
+            aten.sum.dim_IntList,
+            (call(aten.mul.Tensor, (call(aten.unsqueeze.default, (x, x_axis)), call(aten.unsqueeze.default, (y, 0)))), [dim]),
+        )
+
+    def product(x: torch.fx.Node, y: torch.fx.Node) -> torch.fx.Node:
+        (rows, inner), (_, columns) = x.meta["val"].shape, y.meta["val"].shape
+        transposed = y.target is aten.t.default
+        if rows * inner * columns <= SMALL:
+            if transposed and columns <= FEW:
+                return summed(x, 1, y.args[0], 2)  # [rows, 1, inner] · [1, columns, inner]
+            if inner <= 2 * FEW or rows <= FEW:
+                return summed(x, 2, laid_out(y) if transposed else y, 1)  # [rows, inner, 1] · [1, inner, columns]
+        if transposed and inner in LAID_OUT and columns in LAID_OUT:
+            y = laid_out(y)
+        return call(aten.mm.default, (x, y))
+
     for node in list(graph.graph.nodes):
-        if node.target is aten.addmm.default and not node.kwargs:
-            bias, x, weight = node.args
-            with graph.graph.inserting_before(node):
-                product = graph.graph.call_function(aten.mm.default, (x, plain(weight)))
-                total = graph.graph.call_function(aten.add.Tensor, (product, bias))
-            node.replace_all_uses_with(total)
-            graph.graph.erase_node(node)
+        if node.target not in (aten.addmm.default, aten.mm.default) or node.kwargs:
+            continue
+        with graph.graph.inserting_before(node):
+            made = product(*node.args[-2:])
+            if node.target is aten.addmm.default:
+                made = call(aten.add.Tensor, (made, node.args[0]))
+        made.meta = node.meta
+        node.replace_all_uses_with(made)
+        graph.graph.erase_node(node)
     graph.recompile()
     return graph
 
