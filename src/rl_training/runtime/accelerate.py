@@ -46,7 +46,7 @@ class Updates(Protocol):
 Say = Callable[[str, str], None]
 """(what, text): what is going on, for the progress line and the run's metadata."""
 
-BREAK_EVEN_UPDATES = 100_000
+BREAK_EVEN_UPDATES = 50_000
 """From how many updates on `auto` compiles; see docs/performance.md for the measurement."""
 
 MOST_QUANTILES = 100
