@@ -173,6 +173,9 @@ def test_staging_hands_out_rows_that_arrive_whole() -> None:
         expected += list(zip(x, n, strict=True))
     batch: dict[str, torch.Tensor] = {}
     ring.gather(torch.arange(50), batch)
+    rows: dict[str, torch.Tensor] = {}
+    ring.gather_rows(torch.arange(50), rows)
+    torch.testing.assert_close(ring.unpack(rows), batch, rtol=0, atol=0)
     newest = sorted(((int(n), tuple(x.tolist())) for x, n in expected[-50:]))
     assert sorted((int(n), tuple(x.tolist())) for x, n in zip(batch["x"], batch["n"], strict=True)) == newest
 

@@ -88,7 +88,7 @@ class ReplayBuffer:
     def sample(self, batch_size: int, *, packed: bool = False) -> Batch:
         """`obs, actions, rewards, next_obs, dones`, and `discounts` if the transitions carry them: `[B, ...]` on the device.
 
-        packed (on the CPU): as rows, of which `unpack` makes these; for a compiled update, which unpacks them itself.
+        packed: as rows, of which `unpack` makes these; for a compiled update, which unpacks them itself.
         """
         return self._ring.sample(batch_size, packed=packed)
 

@@ -161,9 +161,13 @@ class RingStorage:
 
         A function that is compiled takes them as they are and finds the fields itself (`unpack`), at no cost.
         """
-        rows = self._host.take(indices, 0)
-        for _, numpy_dtype, _, name in self._reads:
-            batch[name] = torch.from_numpy(rows if numpy_dtype is _WORD else rows.view(numpy_dtype))
+        if self._on_cpu:
+            rows = self._host.take(indices, 0)
+            for _, numpy_dtype, _, name in self._reads:
+                batch[name] = torch.from_numpy(rows if numpy_dtype is _WORD else rows.view(numpy_dtype))
+            return
+        taken = self._table.index_select(0, indices)
+        batch.update({group.rows: taken.view(group.dtype) for group in self._reads})
 
     def unpack(self, batch: Batch) -> Batch:
         """A batch with the fields that `gather` would have put in the place of its rows; one that has none, as it is."""
