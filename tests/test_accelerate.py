@@ -16,6 +16,7 @@ from resume_harness import FILES
 from rl_training.algorithms import DQN
 from rl_training.algorithms.pure_step import PureStep
 from rl_training.algorithms.q_learner import QLearner
+from rl_training.data import ReplayBuffer
 from rl_training.errors import ConfigError
 from rl_training.models import MLPQNetwork
 from rl_training.models.flat import flatten_parameters, parameters_from, split_like
@@ -125,6 +126,29 @@ def test_compiled_and_eager_agree_on_100_batches(algo: str, tmp_path: Path, monk
     compiled.update(example, global_step=101)
 
 
+class Products(nn.Module):
+    """A loss over products of every form, by weights that lie inside one flat tensor."""
+
+    def forward(self, x: torch.Tensor, flat: torch.Tensor) -> list[torch.Tensor]:
+        square, wide, narrow = flat[7 : 7 + 4096].view(64, 64), flat[4103 : 4103 + 256].view(64, 4), flat[5000:5128].view(2, 64)
+        hidden = torch.relu(torch.addmm(flat[:64], x, wide.t()))
+        return [hidden @ square.t(), hidden @ square.t().t(), hidden @ square, hidden @ narrow.t(), narrow @ square.t(), hidden.t() @ x]
+
+
+def test_compiled_products_are_those_products(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # What becomes of a copy and its strides is the compiler's doing: only code that it made can show it.
+    if accelerate.missing_toolchain():
+        pytest.skip(str(accelerate.missing_toolchain()))
+    generator = torch.Generator().manual_seed(0)
+    x, flat = torch.randn(16, 4, generator=generator), torch.randn(6000, generator=generator)
+    graph = make_fx(Products(), decomposition_table=accelerate.plain_products())(x, flat)
+    package = tmp_path / "products.pt2"
+    accelerate._compile(graph, [x, flat], package)
+    made = torch._inductor.aoti_load_package(str(package)).loader.boxed_run([x, flat])
+    for mine, theirs in zip(made, Products()(x, flat), strict=True):
+        torch.testing.assert_close(mine, theirs, **CLOSE)
+
+
 def test_a_batch_laid_out_otherwise_is_learned_from_eagerly(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = 0
 
@@ -178,6 +202,28 @@ def test_packed_rows_are_learned_from_as_their_fields_are(algo: str, monkeypatch
     torch.testing.assert_close(compiled.q_network.state_dict(), eager.q_network.state_dict(), **CLOSE)
 
 
+def test_a_replay_that_does_not_pack_is_asked_for_usual_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accelerate, "compile_ahead_of_time", interpreted)
+
+    class Doubled(ReplayBuffer):
+        def sample(self, batch_size: int) -> Any:  # type: ignore[override]  # as users write it
+            batch = super().sample(batch_size)
+            return {**batch, "rewards": batch["rewards"] * 2}
+
+    (_, eager, made, _), (_, compiled, _, _) = parts_of("dqn"), parts_of("dqn")
+    state = made.state_dict()
+    pair = []
+    for learner in (eager, compiled):
+        replay = Doubled(made.capacity, (4,))
+        replay.load_state_dict(state)
+        pair.append(SampledUpdates(learner, replay, 16, None))
+    plain, packed = pair[0], CompilingUpdates(pair[1], lambda what, text: None)
+    for step in range(1, 10):
+        plain(step)
+        packed(step)
+    torch.testing.assert_close(compiled.q_network.state_dict(), eager.q_network.state_dict(), **CLOSE)
+
+
 def test_products_have_the_forms_that_compile_best() -> None:
     # Inputs of 4, layers of 64 and 64, 2 actions. Of 11 products six have a side of 4 or fewer and become sums: both networks' first and
     # last ones, and the last layer's two gradients. Of the others the forward ones read the square weight laid out as [in, out].
@@ -204,7 +250,7 @@ def test_every_form_of_a_product_is_that_product(rows: int, inner: int, columns:
     def products(x: torch.Tensor, y: torch.Tensor, bias: torch.Tensor) -> list[torch.Tensor]:
         return [torch.addmm(bias, x, y.t()), x @ y.t(), x @ y.t().contiguous(), x.t().contiguous().t() @ y.t()]
 
-    graph = accelerate._with_plain_products(make_fx(products)(x, y, bias))
+    graph = make_fx(products, decomposition_table=accelerate.plain_products())(x, y, bias)
     for mine, theirs in zip(graph(x, y, bias), products(x, y, bias), strict=True):
         torch.testing.assert_close(mine, theirs, **CLOSE)
 
@@ -287,7 +333,7 @@ def test_a_compiled_run_says_so_and_resumes_exactly(algo: str, tmp_path: Path, m
 def test_what_does_not_load_is_found_before_it_takes_the_run_down(tmp_path: Path) -> None:
     broken = tmp_path / "step.pt2"
     broken.write_bytes(b"no package")
-    with pytest.raises(RuntimeError, match=f"torch {re.escape(torch.__version__)} does not load what it compiled: .*[a-z]"):
+    with pytest.raises(RuntimeError, match=f"torch {re.escape(torch.__version__)} does not load what it compiled: exit code 1 .*[a-z]"):
         accelerate._require_loadable(str(broken))
 
 

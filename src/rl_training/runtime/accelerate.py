@@ -8,6 +8,7 @@ docs/performance.md has the measurements behind both, and what else was tried.
 from __future__ import annotations
 
 import hashlib
+import inspect
 import os
 import platform
 import shutil
@@ -147,7 +148,9 @@ class SampledUpdates:
 
     def __init__(self, learner: QLearner, replay: Any, batch_size: int, beta: Callable[[int], float] | None) -> None:
         self.learner, self._replay, self._batch_size, self._beta = learner, replay, batch_size, beta
-        self.unpack: Callable[[Batch], Batch] = getattr(replay, "unpack", dict)
+        # a replay whose `sample` does not say that it packs, a user's own for one, is asked for usual batches
+        packs = "packed" in inspect.signature(replay.sample).parameters
+        self.unpack: Callable[[Batch], Batch] = replay.unpack if packs else dict
         self.how: dict[str, Any] = {}  # to sample
 
     def __call__(self, global_step: int) -> UpdateResult:
@@ -251,7 +254,7 @@ def trace(step: PureStep, inputs: Sequence[Tensor]) -> torch.fx.GraphModule:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the flags' own, about hardware that is not asked for
         with torch.backends.mkldnn.flags(enabled=False):
-            graph: torch.fx.GraphModule = make_fx(step)(*(x.clone() for x in state), *rest)
+            graph: torch.fx.GraphModule = make_fx(step, decomposition_table=plain_products())(*(x.clone() for x in state), *rest)
     changed = [buffer for buffer, before in buffers if not torch.equal(buffer, before)]
     if changed:
         for buffer, before in buffers:
@@ -261,7 +264,7 @@ def trace(step: PureStep, inputs: Sequence[Tensor]) -> torch.fx.GraphModule:
     for name, constant in _constants(graph):
         if constant.untyped_storage().data_ptr() in owned:
             raise RuntimeError(f"{name}: a network that keeps its parameters where `parameters_from` does not find them cannot be compiled")
-    return _with_plain_products(graph)
+    return graph
 
 
 LAID_OUT = range(32, 129)
@@ -269,62 +272,47 @@ LAID_OUT = range(32, 129)
 by its copy in 12; smaller or larger ones gain less than the copy takes."""
 
 FEW, SMALL = 4, 1 << 16
-"""A product with a side of a few numbers and not many multiplications is a loop of the compiler's own: calling MKL takes longer."""
+"""A product of a few rows or columns, or of sums over twice as few, with not many multiplications in all, is a loop of the compiler's
+own: calling MKL takes longer."""
 
 
-def _with_plain_products(graph: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """Products in the forms that compile best, and `addmm` as product and sum: it copies the bias out before it multiplies, where
-    the compiler puts the sum into the activation's loop."""
-    aten, call = torch.ops.aten, graph.graph.call_function
-    copies: dict[Any, torch.fx.Node] = {}  # of each weight
+def plain_products() -> dict[Any, Callable[..., Any]]:
+    """A table for `make_fx`: products in the forms that compile best, and `addmm` as product and sum. `addmm` copies its bias out before
+    it multiplies, where the compiler puts a sum into the activation's loop. A table is for one graph."""
+    aten = torch.ops.aten
+    copies: dict[Any, tuple[Tensor, Tensor]] = {}  # each weight, kept so that its address stays its own, and its copy
 
-    def laid_out(weight: torch.fx.Node) -> torch.fx.Node:
-        source = weight.args[0]
-        if source not in copies:
-            shape = list(weight.meta["val"].shape)
-            copy = call(aten.clone.default, (weight,), {"memory_format": torch.contiguous_format})
-            # without this the compiler gives the copy the strides of what it is a copy of
-            copies[source] = call(aten.as_strided.default, (copy, shape, [shape[1], 1]))
-        return copies[source]
+    def laid_out(y: Tensor) -> Tensor:
+        key = y.data_ptr(), y.shape, y.stride()
+        if key not in copies:
+            # without `as_strided` the compiler gives the copy the strides of what it is a copy of
+            copies[key] = y, y.clone(memory_format=torch.contiguous_format).as_strided(y.shape, (y.shape[1], 1))
+        return copies[key][1]
 
-    def summed(x: torch.fx.Node, x_axis: int, y: Any, dim: int) -> torch.fx.Node:
-        return call(
-            aten.sum.dim_IntList,
-            (call(aten.mul.Tensor, (call(aten.unsqueeze.default, (x, x_axis)), call(aten.unsqueeze.default, (y, 0)))), [dim]),
-        )
-
-    def product(x: torch.fx.Node, y: torch.fx.Node) -> torch.fx.Node:
-        (rows, inner), (_, columns) = x.meta["val"].shape, y.meta["val"].shape
-        transposed = y.target is aten.t.default
+    def mm(x: Tensor, y: Tensor) -> Any:
+        (rows, inner), columns = x.shape, y.shape[1]
+        transposed = y.stride(0) == 1 and not y.is_contiguous()
         if rows * inner * columns <= SMALL:
             if transposed and columns <= FEW:
-                return summed(x, 1, y.args[0], 2)  # [rows, 1, inner] · [1, columns, inner]
+                return (x.unsqueeze(1) * y.t().unsqueeze(0)).sum(2)
             if inner <= 2 * FEW or rows <= FEW:
-                return summed(x, 2, laid_out(y) if transposed else y, 1)  # [rows, inner, 1] · [1, inner, columns]
+                return (x.unsqueeze(2) * (laid_out(y) if transposed else y).unsqueeze(0)).sum(1)
         if transposed and inner in LAID_OUT and columns in LAID_OUT:
-            y = laid_out(y)
-        return call(aten.mm.default, (x, y))
+            return aten.mm.default(x, laid_out(y))
+        return NotImplemented
 
-    for node in list(graph.graph.nodes):
-        if node.target not in (aten.addmm.default, aten.mm.default) or node.kwargs:
-            continue
-        with graph.graph.inserting_before(node):
-            made = product(*node.args[-2:])
-            if node.target is aten.addmm.default:
-                made = call(aten.add.Tensor, (made, node.args[0]))
-        made.meta = node.meta
-        node.replace_all_uses_with(made)
-        graph.graph.erase_node(node)
-    graph.recompile()
-    return graph
+    def addmm(bias: Tensor, x: Tensor, y: Tensor, *, beta: float = 1, alpha: float = 1) -> Any:
+        return torch.mm(x, y) + bias if beta == alpha == 1 else NotImplemented
+
+    return {aten.mm.default: mm, aten.addmm.default: addmm}
 
 
 def _constants(graph: torch.fx.GraphModule) -> list[tuple[str, Tensor]]:
     return [(str(node.target), getattr(graph, str(node.target))) for node in graph.graph.nodes if node.op == "get_attr"]
 
 
-PLAIN: dict[str, Any] = {"pattern_matcher": False}
-"""Its patterns would make `addmm` of product and sum again."""
+OPTIONS: dict[str, Any] = {"pattern_matcher": False}
+"""Inductor's patterns would make `addmm` of product and sum again; nothing here gains by the others."""
 
 
 def _compile(graph: torch.fx.GraphModule, inputs: Sequence[Tensor], package: Path) -> None:
@@ -333,18 +321,18 @@ def _compile(graph: torch.fx.GraphModule, inputs: Sequence[Tensor], package: Pat
     exported = torch.export.export(graph, tuple(inputs))
     with tempfile.TemporaryDirectory(dir=package.parent) as folder:
         path = str(Path(folder) / "step.pt2")
-        made = torch._inductor.aoti_compile_and_package(exported, package_path=path, inductor_configs=PLAIN)
+        made = torch._inductor.aoti_compile_and_package(exported, package_path=path, inductor_configs=dict(OPTIONS))
         _require_loadable(made)
         os.replace(made, package)
 
 
 def _require_loadable(package: str) -> None:
     """Load it in another process first: a torch build that cannot takes its process down (seen with 2.11 built for CUDA)."""
-    load = "import sys, torch; torch._inductor.aoti_load_package(sys.argv[1])"
-    done = subprocess.run([sys.executable, "-c", load, package], capture_output=True, check=False)
+    load = f"import sys; sys.path[:] = {sys.path!r}; import torch; torch._inductor.aoti_load_package(sys.argv[1])"
+    done = subprocess.run([sys.executable, "-c", load, package], capture_output=True, check=False, timeout=600)
     if done.returncode != 0:
-        said = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
-        raise RuntimeError(f"torch {torch.__version__} does not load what it compiled: {said[0]}")
+        said = " ".join(done.stderr.decode(errors="replace").strip().splitlines()[-1:])
+        raise RuntimeError(f"torch {torch.__version__} does not load what it compiled: exit code {done.returncode} {said}")
 
 
 def _cache_directory() -> Path:
@@ -360,7 +348,7 @@ def _fingerprint(graph: torch.fx.GraphModule, inputs: Sequence[Tensor]) -> str:
     flags = (
         next((line for line in cpuinfo.read_text().splitlines() if line.startswith(("flags", "Features"))), "") if cpuinfo.exists() else ""
     )
-    facts: list[Any] = [graph.code, torch.__version__, torch.get_num_threads(), platform.platform(), flags]
+    facts: list[Any] = [graph.code, OPTIONS, torch.__version__, torch.version.cuda, torch.get_num_threads(), platform.platform(), flags]
     facts += [(tuple(x.shape), x.stride(), str(x.dtype)) for x in inputs]
     facts += [(name, x.dtype, tuple(x.shape), x.tolist()) for name, x in _constants(graph)]
     return hashlib.sha256(repr(facts).encode()).hexdigest()
