@@ -170,7 +170,10 @@ class RingStorage:
         batch.update({group.rows: taken.view(group.dtype) for group in self._reads})
 
     def unpack(self, batch: Batch) -> Batch:
-        """A batch with the fields that `gather` would have put in the place of its rows; one that has none, as it is."""
+        """A batch with the fields that `gather` would have put in the place of its rows; one that has none, as it is.
+
+        Compiled, it keeps to the fields that were read when it was: a transition buffer fixes them at its first transition.
+        """
         fields = dict(batch)
         for group in self._reads:
             rows = fields.pop(group.rows, None)
