@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +21,9 @@ from rl_training.data import ReplayBuffer
 from rl_training.errors import ConfigError
 from rl_training.models import MLPQNetwork
 from rl_training.models.flat import flatten_parameters, parameters_from, split_like
-from rl_training.runtime import accelerate
-from rl_training.runtime.accelerate import (
-    BREAK_EVEN_UPDATES,
-    Compiled,
-    CompilingUpdates,
-    SampledUpdates,
-    compile_learner,
-    resolve_compile,
-    trace,
-)
+from rl_training.runtime import accelerate, ahead_of_time
+from rl_training.runtime.accelerate import BREAK_EVEN_UPDATES, CompilingUpdates, SampledUpdates, compile_learner, resolve_compile
+from rl_training.runtime.ahead_of_time import Compiled, trace
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.workflows import resume_training, train
 from value_rows import ROWS, batches, config_of, parts_of
@@ -115,8 +109,8 @@ COMPILED_ALWAYS = ("rainbow_dqn",)  # noise, dueling, double-Q, projection and w
 
 @pytest.mark.parametrize("algo", [pytest.param(algo, marks=[] if algo in COMPILED_ALWAYS else pytest.mark.slow) for algo in ROWS])
 def test_compiled_and_eager_agree_on_100_batches(algo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if accelerate.missing_toolchain():
-        pytest.skip(str(accelerate.missing_toolchain()))
+    if ahead_of_time.missing_toolchain():
+        pytest.skip(str(ahead_of_time.missing_toolchain()))
     monkeypatch.setenv("RL_TRAINING_CACHE", str(tmp_path))
     (_, eager, replay, _), (_, compiled, _, _), (_, again, _, _) = parts_of(algo), parts_of(algo), parts_of(algo)
     example = next(batches(replay, 1))
@@ -127,7 +121,7 @@ def test_compiled_and_eager_agree_on_100_batches(algo: str, tmp_path: Path, monk
 
 
 class Products(nn.Module):
-    """A loss over products of every form, by weights that lie inside one flat tensor."""
+    """Products of every form, by weights that lie inside one flat tensor."""
 
     def forward(self, x: torch.Tensor, flat: torch.Tensor) -> list[torch.Tensor]:
         square, wide, narrow = flat[7 : 7 + 4096].view(64, 64), flat[4103 : 4103 + 256].view(64, 4), flat[5000:5128].view(2, 64)
@@ -137,16 +131,22 @@ class Products(nn.Module):
 
 def test_compiled_products_are_those_products(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # What becomes of a copy and its strides is the compiler's doing: only code that it made can show it.
-    if accelerate.missing_toolchain():
-        pytest.skip(str(accelerate.missing_toolchain()))
+    if ahead_of_time.missing_toolchain():
+        pytest.skip(str(ahead_of_time.missing_toolchain()))
     generator = torch.Generator().manual_seed(0)
     x, flat = torch.randn(16, 4, generator=generator), torch.randn(6000, generator=generator)
-    graph = make_fx(Products(), decomposition_table=accelerate.plain_products())(x, flat)
+    graph = make_fx(Products(), decomposition_table=ahead_of_time.plain_products())(x, flat)
     package = tmp_path / "products.pt2"
-    accelerate._compile(graph, [x, flat], package)
+    ahead_of_time._compile(graph, [x, flat], package)
     made = torch._inductor.aoti_load_package(str(package)).loader.boxed_run([x, flat])
     for mine, theirs in zip(made, Products()(x, flat), strict=True):
         torch.testing.assert_close(mine, theirs, **CLOSE)
+    # the same again where loading it ends a process: nothing is left in the cache for the next run to load
+    crashed = subprocess.CompletedProcess([], -11, b"", b"")
+    monkeypatch.setattr(ahead_of_time.subprocess, "run", lambda *_, **__: crashed)
+    with pytest.raises(RuntimeError, match="does not load what it compiled: exit code -11"):
+        ahead_of_time._compile(graph, [x, flat], tmp_path / "crashing.pt2")
+    assert [path.name for path in tmp_path.iterdir()] == ["products.pt2"]
 
 
 def test_a_batch_laid_out_otherwise_is_learned_from_eagerly(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,7 +250,7 @@ def test_every_form_of_a_product_is_that_product(rows: int, inner: int, columns:
     def products(x: torch.Tensor, y: torch.Tensor, bias: torch.Tensor) -> list[torch.Tensor]:
         return [torch.addmm(bias, x, y.t()), x @ y.t(), x @ y.t().contiguous(), x.t().contiguous().t() @ y.t()]
 
-    graph = make_fx(products, decomposition_table=accelerate.plain_products())(x, y, bias)
+    graph = make_fx(products, decomposition_table=ahead_of_time.plain_products())(x, y, bias)
     for mine, theirs in zip(graph(x, y, bias), products(x, y, bias), strict=True):
         torch.testing.assert_close(mine, theirs, **CLOSE)
 
@@ -334,7 +334,7 @@ def test_what_does_not_load_is_found_before_it_takes_the_run_down(tmp_path: Path
     broken = tmp_path / "step.pt2"
     broken.write_bytes(b"no package")
     with pytest.raises(RuntimeError, match=f"torch {re.escape(torch.__version__)} does not load what it compiled: exit code 1 .*[a-z]"):
-        accelerate._require_loadable(str(broken))
+        ahead_of_time._require_loadable(str(broken))
 
 
 def test_a_failing_compiler_does_not_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

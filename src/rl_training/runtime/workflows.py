@@ -15,7 +15,7 @@ from rl_training.envs.wrappers import parse_wrappers
 from rl_training.errors import CheckpointError, ConfigError, UserError
 from rl_training.experiment.checkpointing import Checkpoint, MissingCheckpoint, open_checkpoint
 from rl_training.experiment.config import TrainConfig, load_config
-from rl_training.runtime.accelerate import missing_toolchain
+from rl_training.runtime.ahead_of_time import missing_toolchain
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.evaluator import MAX_ENVS, evaluate
 from rl_training.runtime.policy import Policy
