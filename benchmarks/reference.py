@@ -3,7 +3,8 @@
     .peers/bin/python -m benchmarks.reference classic        # `make peers` installs them; a run whose record exists is not repeated
 
 Their settings are those the RL Baselines3 Zoo publishes for each environment (hyperparams/dqn.yml and qrdqn.yml, tuned by its authors;
-LunarLander's for v2), but for the number of quantiles on LunarLander. A run evaluates greedily as often and over as many episodes as ours does and keeps the best network, as ours does.
+LunarLander's for v2), but for the number of quantiles on LunarLander. A run evaluates greedily as often and over as many episodes as ours
+does and keeps the best network, as ours does.
 """
 
 from __future__ import annotations
