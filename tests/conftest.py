@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+import tempfile
 from pathlib import Path
 
 # Before anything imports torch or numba, and inherited by the command-line tests' subprocesses.
@@ -20,6 +22,13 @@ settings.register_profile(
     "repeatable", derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
 )
 settings.load_profile("repeatable")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Updates compiled by earlier sessions are not there, as on a fresh machine: one that compiles unawares shows here, not only in CI."""
+    if "RL_TRAINING_CACHE" not in os.environ:  # the workers of one session share one
+        os.environ["RL_TRAINING_CACHE"] = folder = tempfile.mkdtemp(prefix="rl_training_tests_")
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -241,7 +241,7 @@ def test_a_model_of_other_sizes_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupted_run_saves_and_leaves_with_its_code(signum: int, code: int, tmp_path: Path) -> None:
-    config = smoke_config(tmp_path / "runs", total_timesteps=10**7, checkpoint_interval=0, eval_interval=0)
+    config = smoke_config(tmp_path / "runs", total_timesteps=10**7, checkpoint_interval=0, eval_interval=0, compile=False)
     path = tmp_path / "config.yaml"
     path.write_text(yaml.safe_dump(config.to_dict()))
     process = subprocess.Popen(

@@ -295,7 +295,8 @@ def test_an_environment_that_fails(cli: Cli, monkeypatch: pytest.MonkeyPatch, ra
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_saves_then_leaves(here: Path, signum: signal.Signals, code: int) -> None:
-    arguments = ["train", "--config", "small.yaml", "--total-timesteps", "100000000"]
+    # So many steps would be worth compiling for, which takes longer than the deadline on a busy machine.
+    arguments = ["train", "--config", "small.yaml", "--total-timesteps", "100000000", "--set", "compile=false"]
     process = subprocess.Popen(
         [sys.executable, "-m", "rl_training", *arguments], cwd=here, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
