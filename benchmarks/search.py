@@ -46,15 +46,18 @@ def _targets(*intervals: int, soft: Sequence[float]) -> list[Settings]:
     return hard + [{"target_update_interval": 1, "tau": tau} for tau in soft]
 
 
-_ALSO = {"epsilon_end": [0.01, 0.05, 0.1], "double_q": [False, True]}
-_CARTPOLE = _ALSO | {
+_CARTPOLE = {
+    "epsilon_end": [0.01, 0.04, 0.1],
+    "double_q": [False, True],
     "+target": _targets(10, 256, 512, 1000, soft=(0.002, 0.005)),
     "+rate": _rates(5e-4, 1e-3, 2.3e-3, ends=(0.0, 0.05, 0.2)),
     "gamma": [0.98, 0.99, 0.995],
     "n_step": [1, 3, 5],
     "exploration_fraction": [0.16, 0.3, 0.5],
 }
-_MOUNTAIN_CAR = _ALSO | {
+_MOUNTAIN_CAR = {
+    "epsilon_end": [0.01, 0.05, 0.07],
+    "double_q": [False, True],
     "+target": _targets(200, 600, 1200, soft=(0.002, 0.005)),
     "+rate": _rates(5e-4, 1e-3, 2e-3, 4e-3, ends=(0.0, 0.1)),
     "gamma": [0.98, 0.99, 0.995],
@@ -62,7 +65,9 @@ _MOUNTAIN_CAR = _ALSO | {
     "exploration_fraction": [0.1, 0.2, 0.4],
     "buffer_capacity": [10_000, 50_000, 100_000],
 }
-_ACROBOT = _ALSO | {
+_ACROBOT = {
+    "epsilon_end": [0.01, 0.05, 0.1],
+    "double_q": [False, True],
     "+target": _targets(100, 250, 500, 1000, soft=(0.002, 0.005, 0.01)),
     "+rate": _rates(4e-4, 7e-4, 1e-3, 2e-3, ends=(0.0, 0.1)),
     "gamma": [0.98, 0.99, 0.995, 0.999],
@@ -74,20 +79,37 @@ _QUANTILES = {"head": "quantile", "num_quantiles": 25}
 _IMPLICIT = {"head": "implicit", "num_quantiles": 8}
 
 
-def _shape(width: int, frequency: int, steps: int = 1, batch: int = 128, **more: Any) -> Settings:
-    return {"hidden_sizes": [width, width], "train_frequency": frequency, "gradient_steps": steps, "batch_size": batch, **more}
+def _shape(width: int, frequency: int, steps: int = 1, batch: int = 128) -> Settings:
+    return {"hidden_sizes": [width, width], "train_frequency": frequency, "gradient_steps": steps, "batch_size": batch}
+
+
+def _zoo(rate: float, every: int, gamma: float, epsilon: float, fraction: float, capacity: int) -> Settings:
+    """What the RL Zoo says for DQN: one-step targets, a constant rate."""
+    moves = {"learning_rate": rate, "learning_rate_end": rate, "target_update_interval": every, "gamma": gamma}
+    return {**moves, "epsilon_end": epsilon, "exploration_fraction": fraction, "buffer_capacity": capacity}
+
+
+_CARTPOLE_SHAPES = (_shape(256, 256, 128, 64), _shape(64, 2, 1, 64), _shape(128, 2))
+_ACROBOT_SHAPES = (_shape(128, 2), _shape(256, 1), _shape(256, 2))
+_CARTPOLE_ZOO = _shape(256, 256, 128, 64) | _zoo(2.3e-3, 256, 0.99, 0.04, 0.16, 100_000)
+_ACROBOT_ZOO = _shape(256, 1) | _zoo(6.3e-4, 250, 0.99, 0.1, 0.12, 50_000)
+_MOUNTAIN_CAR_ZOO = _shape(256, 16, 8) | _zoo(4e-3, 600, 0.98, 0.07, 0.2, 10_000)
+
+
+def _all(kind: Settings, *shapes: Settings) -> tuple[Settings, ...]:
+    return tuple(shape | kind for shape in shapes)
 
 
 SEARCHES = {
-    "cartpole_dqn": Search("cartpole", (_shape(256, 256, 128, 64), _shape(64, 2, 1, 64), _shape(128, 2)), _CARTPOLE),
-    "cartpole_qr_dqn": Search(
-        "cartpole", tuple(shape | _QUANTILES for shape in (_shape(256, 256, 128, 64), _shape(64, 2, 1, 64), _shape(128, 2))), _CARTPOLE
+    "cartpole_dqn": Search("cartpole", _CARTPOLE_SHAPES, _CARTPOLE, known=(_CARTPOLE_ZOO,)),
+    "cartpole_qr_dqn": Search("cartpole", _all(_QUANTILES, *_CARTPOLE_SHAPES), _CARTPOLE, known=_all(_QUANTILES, _CARTPOLE_ZOO)),
+    "cartpole_iqn": Search("cartpole", _all(_IMPLICIT, _shape(128, 2, 1, 64), _shape(64, 2, 1, 64)), _CARTPOLE),
+    "mountaincar_dqn": Search(
+        "mountaincar", (_shape(256, 16, 8), _shape(128, 16, 8), _shape(64, 4)), _MOUNTAIN_CAR, known=(_MOUNTAIN_CAR_ZOO,)
     ),
-    "cartpole_iqn": Search("cartpole", tuple(shape | _IMPLICIT for shape in (_shape(128, 2, 1, 64), _shape(64, 2, 1, 64))), _CARTPOLE),
-    "mountaincar_dqn": Search("mountaincar", (_shape(256, 16, 8), _shape(128, 16, 8), _shape(64, 4)), _MOUNTAIN_CAR),
-    "mountaincar_iqn": Search("mountaincar", tuple(shape | _IMPLICIT for shape in (_shape(64, 16, 8), _shape(128, 16, 8))), _MOUNTAIN_CAR),
-    "acrobot_dqn": Search("acrobot", (_shape(128, 2), _shape(256, 1), _shape(256, 2)), _ACROBOT),
-    "acrobot_qr_dqn": Search("acrobot", tuple(shape | _QUANTILES for shape in (_shape(128, 2), _shape(256, 1), _shape(256, 2))), _ACROBOT),
+    "mountaincar_iqn": Search("mountaincar", _all(_IMPLICIT, _shape(64, 16, 8), _shape(128, 16, 8)), _MOUNTAIN_CAR),
+    "acrobot_dqn": Search("acrobot", _ACROBOT_SHAPES, _ACROBOT, known=(_ACROBOT_ZOO,)),
+    "acrobot_qr_dqn": Search("acrobot", _all(_QUANTILES, *_ACROBOT_SHAPES), _ACROBOT, known=_all(_QUANTILES, _ACROBOT_ZOO)),
 }
 
 

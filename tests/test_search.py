@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.population import TASKS, Population
-from benchmarks.search import Search, draw, effects, medians, run
+from benchmarks.population import DEFAULTS, TASKS, Population
+from benchmarks.search import SEARCHES, Search, draw, effects, medians, run
 from rl_training.algorithms import DQN, QRDQN
 from rl_training.models import MLPQNetwork, MLPQRQNetwork
 
@@ -147,6 +147,14 @@ def test_the_best_choices_get_more_runs() -> None:
     # 16 draws of 20 choices, some twice; two runs a draw, six more for the best twelve draws, 24 more for the best four of those
     assert sum(counts) == 16 * 2 + 12 * 6 + 4 * 24
     assert counts[-1] >= 32 and all(len(curve) == 2 and curve[-1] == -200 for curves in results.curves.values() for curve in curves)
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_a_search_names_settings_of_the_copy(name: str) -> None:
+    search = SEARCHES[name]
+    for settings in draw(search, 3, random.Random(1)):
+        assert settings.keys() <= DEFAULTS.keys()
+        Population(TASKS[search.task], [settings | {"buffer_capacity": 200}], total_timesteps=100, seed=1, device="cpu").act()
 
 
 def test_the_page_says_what_the_record_does() -> None:
