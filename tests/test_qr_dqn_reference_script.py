@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from rl_training.experiment.checkpointing import Checkpoint, open_checkpoint
+from rl_training.experiment.config import load_config
 from rl_training.runtime.workflows import evaluate_checkpoint
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -35,7 +36,10 @@ def test_the_qr_dqn_script_learns_and_reports(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     checkpoint = check("qr_dqn", tmp_path, 1100, done.stdout)
-    assert checkpoint.load_training()["run"]["updates"] == 128  # one round of 128, at step 1024
+    # A round of updates at every multiple of the frequency from the first step that learns on.
+    settings = load_config("configs/qr_dqn/cartpole.yaml").settings
+    rounds = 1100 // settings.train_frequency - (settings.learning_starts - 1) // settings.train_frequency
+    assert checkpoint.load_training()["run"]["updates"] == rounds * settings.gradient_steps > 0
     assert evaluate_checkpoint(checkpoint.path, num_episodes=2)["eval_episodes"] == 2
 
 
