@@ -312,7 +312,7 @@ class Population:
         alive.fill_(True)
         for _ in range(task.limit):
             replay()
-        return total.mean(-1).tolist()  # type: ignore[no-any-return]
+        return total.mean(-1).tolist()
 
     def _captured(self, step: Callable[[], None]) -> Callable[[], None]:
         """`step` as a CUDA graph; it is done once while captured."""
