@@ -36,11 +36,8 @@ class Cli:
         from rl_training.cli import main
 
         self._capsys.readouterr()
-        with pytest.raises(SystemExit) as left:
-            main(arguments)
-        out, err = self._capsys.readouterr()
-        assert isinstance(left.value.code, int)
-        return Outcome(left.value.code, out, err)
+        code = main(arguments)
+        return Outcome(code, *self._capsys.readouterr())
 
     def refused(self, *arguments: str, code: int = 2) -> str:
         """The one line on stderr of a command that fails."""

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import runpy
-import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from rl_training.experiment.checkpointing import Checkpoint, open_checkpoint
 from rl_training.experiment.config import TrainConfig
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.run import Run
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
 VELOCITY_FREE: dict[str, Any] = {"wrappers": [{"keep": {"indices": [0, 2]}}]}
 
 
@@ -43,18 +37,3 @@ class Keep(Callback):
 
     def on_end(self, run: Run) -> None:
         self.parts = run.parts
-
-
-def run_example(row: str, folder: Path, steps: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Checkpoint:
-    """Runs `examples/<row>_cartpole_reference.py` as a script, in this process and in `folder`."""
-    script = str(EXAMPLES / f"{row}_cartpole_reference.py")
-    options = ["--total-timesteps", str(steps), "--eval-episodes", "2", "--output-dir", str(folder / "out"), "--seed", "7"]
-    monkeypatch.chdir(folder)
-    monkeypatch.setattr(sys, "argv", [script, *options])
-    runpy.run_path(script, run_name="__main__")
-    (run,) = (folder / "out").iterdir()
-    printed = capsys.readouterr().out
-    assert run.name.startswith(f"{row}__CartPole-v1__seed7__")
-    assert "over 2 episodes" in printed and str(run) in printed
-    assert [entry.name for entry in folder.iterdir()] == ["out"]
-    return open_checkpoint(run)

@@ -35,6 +35,7 @@ def test_train_eval_and_resume(cli: Cli, here: Path) -> None:
     assert {"step_50", "step_100", "step_120", "latest", "best"} <= {entry.name for entry in (run / "checkpoints").iterdir()}
 
     evaluated = cli("eval", "--checkpoint", str(run), "--episodes", "3")
+    assert cli("eval", "--checkpoint", str(run), "--num-episodes", "3") == evaluated
     assert evaluated.code == 0, evaluated.err
     figures = yaml.safe_load(evaluated.out)
     assert figures["eval_episodes"] == 3 and figures["eval_return_mean"] > 0

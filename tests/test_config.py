@@ -74,6 +74,7 @@ def test_schedules_may_run_over_another_total() -> None:
         ({"env_kwargs": {1: 2}}, "env_kwargs.1 must have text for its key"),
         ({"algo": "dqnn"}, "algo 'dqnn' is unknown; did you mean dqn?"),
         ({"algo": 3}, "algo must be text, got 3"),
+        ({"output_dir": 3}, "output_dir must be text, got 3"),
         ({"sede": 3}, "sede is not a key of a config; did you mean seed?"),
         ({"learning_rate": 3}, "learning_rate is not a key of a config; did you mean algo_kwargs.learning_rate?"),
         ({"zzz": 3}, "zzz is not a key of a config"),
@@ -102,7 +103,11 @@ def test_numbers_of_numpy_and_tuples_become_plain() -> None:
 
 
 def test_a_path_is_text(tmp_path: Path) -> None:
-    assert TrainConfig(**{**BASE, "output_dir": tmp_path}).output_dir == str(tmp_path)
+    for given in (tmp_path, str(tmp_path)):
+        config = TrainConfig(**{**BASE, "output_dir": given})
+        assert config.output_dir == tmp_path and isinstance(config.output_dir, Path)
+        assert config.to_dict()["output_dir"] == yaml.safe_load(config.to_yaml())["output_dir"] == str(tmp_path)
+        assert config.replace(seed=1).output_dir == tmp_path
 
 
 def test_replace_checks_again() -> None:

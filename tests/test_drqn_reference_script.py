@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from recurrent_runs import run_example
+from reference_scripts import run_example
 
 
 def test_the_script_learns_and_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

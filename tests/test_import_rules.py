@@ -25,10 +25,10 @@ def modules_after(code: str) -> set[str]:
         "import rl_training, rl_training.cli; rl_training.__version__",
         "import rl_training; rl_training.TrainConfig",
         "import rl_training.experiment.config, rl_training.experiment.settings, rl_training.experiment.registry",
-        "from rl_training.cli import main; sys.argv = ['rl-training', '--help']; main()",
-        "from rl_training.cli import main; sys.argv = ['rl-training', '--version']; main()",
-        "from rl_training.cli import main; sys.argv = ['rl-training', 'train', '--help']; main()",
-        "from rl_training.cli import main; sys.argv = ['rl-training', 'algos']; main()",
+        "from rl_training.cli import main; sys.argv = ['rl-training', '--help']; sys.exit(main())",
+        "from rl_training.cli import main; sys.argv = ['rl-training', '--version']; sys.exit(main())",
+        "from rl_training.cli import main; sys.argv = ['rl-training', 'train', '--help']; sys.exit(main())",
+        "from rl_training.cli import main; sys.argv = ['rl-training', 'algos']; sys.exit(main())",
     ],
 )
 def test_light_commands_load_nothing_heavy(code: str) -> None:

@@ -155,6 +155,15 @@ def test_a_saved_learner_goes_on_bit_for_bit(noisy: bool) -> None:
     assert torch.equal(parameters_of(first.q_network), parameters_of(second.q_network))
 
 
+def test_the_counts_are_the_networks_own() -> None:
+    network = MLPIQNetwork(2, 2, (), num_quantiles=3, num_target_quantiles=5)
+    assert IQN(network, 1e-3, 0.9, 1, num_quantiles=3, num_target_quantiles=5).q_network.head.counts["online"] == 3
+    with pytest.raises(ValueError, match="num_quantiles is 5, but the network's head has 3"):
+        IQN(network, 1e-3, 0.9, 1, num_quantiles=5)
+    with pytest.raises(ValueError, match="num_target_quantiles is 3, but the network's head has 5"):
+        IQN(network, 1e-3, 0.9, 1, num_target_quantiles=3)
+
+
 def test_the_rule_is_the_quantile_rule() -> None:
     assert isinstance(make_rule("implicit"), QuantileRule)
     with pytest.raises(ValueError, match="kappa"):

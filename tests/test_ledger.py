@@ -45,13 +45,6 @@ def run(plans: list[Plan] | tuple[Plan, ...], results: Path, work: Any = ledger_
     return run_plans(plans, results, jobs=jobs, display=Display(len(plans), 1, console=SILENT), work=work)
 
 
-def leave(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as left:
-        main(arguments)
-    assert isinstance(left.value.code, int)
-    return left.value.code
-
-
 # Suites
 
 
@@ -86,14 +79,14 @@ def test_a_suite_that_cannot_be_run_is_bad_input(
 ) -> None:
     task = {**ledger_runs.SUITE["tasks"][0], **change}
     suite_file.write_text(yaml.safe_dump({**ledger_runs.SUITE, "tasks": [task]}))
-    assert leave("ledger", str(suite_file)) == 2
+    assert main(["ledger", str(suite_file)]) == 2
     out, err = capsys.readouterr()
     assert out == "" and len(err.splitlines()) == 1 and message in err
     assert list(suite_file.parent.iterdir()) == [suite_file]
 
 
 def test_a_suite_that_is_not_there(suite_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert leave("ledger", "clasic") == 2
+    assert main(["ledger", "clasic"]) == 2
     assert "did you mean classic?" in capsys.readouterr().err
 
 
@@ -140,12 +133,12 @@ def test_a_worker_can_say_that_it_was_interrupted() -> None:
 def test_a_suite_from_the_command_line(suite_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Real training, once: the record holds the config, the curve, both evaluations, the commit and the machine."""
     arguments = ("ledger", str(suite_file), "--results", "out", "--seeds", "7", "--jobs", "1")
-    assert leave(*arguments, "--dry-run") == 0
+    assert main([*arguments, "--dry-run"]) == 0
     assert "2 runs, 0 done, 2 to do (400 environment steps)" in capsys.readouterr().out
     assert not Path("out").exists()
     task = {**ledger_runs.SUITE["tasks"][0], "runs": [{"algo": "dqn"}]}
     suite_file.write_text(yaml.safe_dump({**ledger_runs.SUITE, "tasks": [task]}))
-    assert leave(*arguments) == 0
+    assert main(arguments) == 0
     out, err = capsys.readouterr()
     assert "[1/1] dqn__chain__seed7: best" in err and "| dqn__chain |" in out
     raw = json.loads(Path("out/dqn__chain__seed7.json").read_text())
@@ -153,7 +146,7 @@ def test_a_suite_from_the_command_line(suite_file: Path, capsys: pytest.CaptureF
     assert [step for step, _ in raw["curve"]] == [100, 200]
     assert raw["config"]["total_timesteps"] == 200 and raw["config"]["output_dir"] == "runs"
     assert raw["machine"]["cores"] and raw["versions"]["torch"] and (raw["suite"], raw["algorithm"]) == ("mine", "dqn")
-    assert leave(*arguments) == 0
+    assert main(arguments) == 0
     assert "1 done, 0 to do" in capsys.readouterr().out
 
 
@@ -184,10 +177,10 @@ def test_a_record_of_another_config_is_named_and_kept(
     del raw["config"]["vectorization"]
     file.write_text(json.dumps(raw))
     assert sorted(differences(read_record(file), plans[0])) == ["algo_kwargs.gamma", "total_timesteps"]
-    assert leave("ledger", str(suite_file), "--results", str(results)) == 0
+    assert main(["ledger", str(suite_file), "--results", str(results)]) == 0
     out = capsys.readouterr().out
     assert "4 done, 0 to do" in out and "dqn__chain__seed1 was made with another algo_kwargs.gamma, total_timesteps" in out
-    assert leave("ledger", str(suite_file), "--results", str(results), "--redo", "--dry-run") == 0
+    assert main(["ledger", str(suite_file), "--results", str(results), "--redo", "--dry-run"]) == 0
     assert "to do: dqn__chain__seed1" in capsys.readouterr().out
 
 

@@ -37,7 +37,7 @@ def test_every_row_has_its_class(row: str) -> None:
     name = CLASSES[row]
     managed = getattr(rl_training, name)
     assert managed is getattr(api, name)
-    assert managed.row == row and _CLASSES[row] == name
+    assert managed.row == managed.algo_name == row and _CLASSES[row] == name
     assert issubclass(managed, api.ManagedAlgorithm)
     assert name in rl_training.__all__ and name in api.__all__ and name in dir(rl_training)
     assert managed.__doc__ and managed.__doc__ != api.ManagedAlgorithm.__doc__

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from recurrent_runs import VELOCITY_FREE, Keep, run_example
+from recurrent_runs import VELOCITY_FREE, Keep
+from reference_scripts import run_example
 from rl_training.algorithms import PPO
 from rl_training.envs.chain import Chain, optimal_q
 from rl_training.errors import ConfigError, SpaceError, UserError

@@ -88,7 +88,9 @@ def test_priorities_open_chunks_alpha_and_eps_persist() -> None:
         add_chunk(buffer, number)
     buffer.update_priorities(np.arange(12), np.arange(12.0))
     add_chunk(buffer, 50, end=False)
+    assert (buffer.alpha, buffer.priority_eps, other.alpha, other.priority_eps) == (0.7, 0.01, 0.1, 0.9)
     other.load_state_dict(buffer.state_dict())
+    assert (other.alpha, other.priority_eps) == (0.7, 0.01)
     assert other.num_transitions == 12 * 3 + 3
     for one in (buffer, other):  # closes the open chunk of 50 as truncated, then adds another
         add_chunk(one, 60)

@@ -160,7 +160,9 @@ def test_restored_buffer_goes_on_identically() -> None:
     for _ in range(10):
         batch = buffer.sample(8, beta=0.5)
         buffer.update_priorities(batch["indices"], torch.as_tensor(rng.exponential(size=8)))
+    assert (other.alpha, other.priority_eps) == (0.1, 0.5)
     other.load_state_dict(buffer.state_dict())
+    assert (other.alpha, other.priority_eps) == (buffer.alpha, buffer.priority_eps) == (0.6, 1e-6)
     for step in range(10):
         first, second = buffer.sample(8, beta=0.5), other.sample(8, beta=0.5)
         assert all(torch.equal(first[key], second[key]) for key in first)

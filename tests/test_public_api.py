@@ -147,7 +147,7 @@ def test_keywords_find_their_place() -> None:
     agent = DQN("CartPole-v1", num_envs=4, learning_rate=1e-4, algo_kwargs={"gamma": 0.9}, tags=["x"])
     assert agent.config.num_envs == 4 and agent.config.tags == ("x",)
     assert agent.config.algo_kwargs == {"gamma": 0.9, "learning_rate": 1e-4}
-    assert (agent.config.algo, agent.config.seed, agent.config.output_dir) == ("dqn", 0, "runs")
+    assert (agent.config.algo, agent.config.seed, agent.config.output_dir) == ("dqn", 0, Path("runs"))
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,20 @@ def test_shapes_and_the_zero_initial_state(layers: int, dueling: bool) -> None:
     assert step.state[0].shape == step.state[1].shape == (layers, 5, 6)
 
 
+def test_lstm_q_network_vector_obs_returns_q_values_actions_and_state() -> None:
+    """One step of acting, against PyTorch's own layers."""
+    torch.manual_seed(0)
+    net = LSTMQNetwork((4,), 3, 8, (), (), 6, 1)
+    obs, state = torch.randn(5, 4), (torch.randn(1, 5, 6), torch.randn(1, 5, 6))
+    step = net.act(obs, state)
+    core, (h, c) = net.lstm(net.encoder(obs)[None], state)
+    (layer,) = net.head.advantage.layers
+    # Sums of at most 8 products of order 1: a few roundings of 6e-8 each, in another order.
+    torch.testing.assert_close(step.q_values, core[0] @ layer.weight.T + layer.bias, rtol=1e-5, atol=1e-6)
+    assert torch.equal(step.actions, step.q_values.argmax(-1)) and step.actions.dtype == torch.int64
+    torch.testing.assert_close(step.state, (h, c), rtol=1e-5, atol=1e-6)
+
+
 @given(seed=st.integers(0, 1000), steps=st.integers(1, 8), layers=st.integers(1, 2), share=st.sampled_from([0.0, 0.2, 1.0]))
 def test_a_sequence_with_episode_starts_equals_stepping_through_it(seed: int, steps: int, layers: int, share: float) -> None:
     net = lstm(seed, layers=layers)

@@ -1,6 +1,8 @@
 """`python -m rl_training`: the command line."""
 
+import sys
+
 from rl_training.cli import main
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

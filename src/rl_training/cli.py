@@ -161,7 +161,9 @@ def resume(checkpoint: str = CHECKPOINT, total_timesteps: int | None = TOTAL, de
 @app.command("eval")
 def evaluate(
     checkpoint: str = CHECKPOINT,
-    episodes: int | None = typer.Option(None, "--episodes", min=1, help="Episodes to play: 20, or 1 where they are watched."),
+    episodes: int | None = typer.Option(
+        None, "--episodes", "--num-episodes", min=1, metavar="N", help="Episodes to play: 20, or 1 where they are watched."
+    ),
     seed: int | None = typer.Option(None, "--seed", min=0, help="Play other episodes than the run's own evaluations."),
     render: bool = typer.Option(False, "--render", help="Show the episodes in a window."),
     record: str | None = typer.Option(None, "--record", metavar="FILE", help="Record the episodes as an .mp4 file (extra `video`)."),
@@ -419,8 +421,8 @@ def _modules_here() -> Iterator[None]:
         sys.path.remove(here)
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Runs the command and leaves with its exit code."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command; its exit code."""
     command = typer.main.get_command(app)
     try:
         with warnings.catch_warnings(), _modules_here():
@@ -440,4 +442,4 @@ def main(argv: Sequence[str] | None = None) -> None:
         code = 1
     except (typer.Abort, KeyboardInterrupt):
         code = 130
-    sys.exit(code if isinstance(code, int) else 0)
+    return code if isinstance(code, int) else 0

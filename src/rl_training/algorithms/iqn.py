@@ -12,10 +12,12 @@ from rl_training.algorithms.views import TransitionView
 
 
 class IQN(QLearner):
-    """y_j = R + Γ·Z⁻_{τ'_j}(s', a*); quantile Huber loss of Z_{τ_i}(s, a), with τ and τ' drawn anew for each sample and update.
+    """y_j = R + Γ·Z⁻_{τ'_j}(s', a*); quantile Huber loss of Z_{τ_i}(s, a), with τ and τ' drawn anew for each update.
 
-    `q_network` has an ImplicitHead, whose sample counts are N and N' (MLPIQNetwork). The next action is greedy in the mean over the levels
-    already drawn (the target's N', or the online network's N with double-Q) instead of over K more: one forward pass less.
+    `q_network` has an ImplicitHead, as MLPIQNetwork does. The counts N and N' are the head's; one given here must be the same.
+    Departures: the head draws its levels once for the whole batch, one from each of N equal strata (see ImplicitHead). The next action is
+    greedy in the mean over the levels already drawn (the target's N', or the online network's N with double-Q) instead of over K more: one
+    forward pass less.
     """
 
     def __init__(
@@ -25,9 +27,18 @@ class IQN(QLearner):
         gamma: float,
         target_update_interval: int,
         *,
+        num_quantiles: int | None = None,
+        num_target_quantiles: int | None = None,
         kappa: float = 1.0,
         **options: Unpack[LearnerOptions],
     ) -> None:
+        counts = q_network.head.counts
+        for name, given, held in (
+            ("num_quantiles", num_quantiles, counts["online"]),
+            ("num_target_quantiles", num_target_quantiles, counts["target"]),
+        ):
+            if given is not None and given != held:
+                raise ValueError(f"{name} is {given}, but the network's head has {held}")
         super().__init__(
             q_network,
             view=TransitionView(gamma=gamma),

@@ -36,10 +36,12 @@ class ManagedAlgorithm:
     """
 
     row: ClassVar[str]
+    algo_name: ClassVar[str]
+    """The same name, as configs call it: `algo`."""
 
     def __init_subclass__(cls, *, row: str, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
-        cls.row = row
+        cls.row = cls.algo_name = row
         _CLASSES.setdefault(row, cls.__name__)
 
     def __init__(self, config: TrainConfig | str | Callable[..., Any], **keywords: Any) -> None:

@@ -57,6 +57,16 @@ class PrioritizedRecurrentReplayBuffer(RecurrentReplayBuffer):
             _priorities=Priorities(alpha, priority_eps),
         )
 
+    @property
+    def alpha(self) -> float:
+        """How much priorities count; 0 is uniform."""
+        return self._ring.priorities.alpha
+
+    @property
+    def priority_eps(self) -> float:
+        """What is added to a raw priority, so that every item can be drawn."""
+        return self._ring.priorities.eps
+
     def sample(self, batch_size: int, beta: float | Tensor = 0.6) -> Batch:
         """`RecurrentReplayBuffer.sample` + `indices` [B] int64 and `weights` [B] float32 = (N·P(i))^−β over their maximum in the batch."""
         return self._time_first(self._ring.sample(batch_size, beta))

@@ -38,6 +38,16 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         priorities = Priorities(alpha, priority_eps)
         super().__init__(capacity, obs_shape, action_shape, obs_dtype, device, seed, action_dtype=action_dtype, _priorities=priorities)
 
+    @property
+    def alpha(self) -> float:
+        """How much priorities count; 0 is uniform."""
+        return self._ring.priorities.alpha
+
+    @property
+    def priority_eps(self) -> float:
+        """What is added to a raw priority, so that every item can be drawn."""
+        return self._ring.priorities.eps
+
     def sample(self, batch_size: int, beta: float | Tensor = 0.4, *, packed: bool = False) -> Batch:
         """`ReplayBuffer.sample` + `indices` [B] int64 and `weights` [B] float32 = (N·P(i))^−β over their maximum in the batch."""
         return self._ring.sample(batch_size, beta, packed=packed)

@@ -43,6 +43,13 @@ class SampledRing:
         else:
             self.sampler = FlatSampler(capacity, alpha=priorities.alpha, eps=priorities.eps, seed=seed, device=self.storage.device)
 
+    @property
+    def priorities(self) -> Priorities:
+        """What items are drawn by: after `load_state_dict`, what the saved ring was made with."""
+        if not isinstance(self.sampler, (SumTreeSampler, FlatSampler)):
+            raise TypeError("a uniform buffer has no priorities")
+        return Priorities(self.sampler.alpha, self.sampler.eps)
+
     def add(self, values: Mapping[str, Array], count: int) -> None:
         """Write items with a leading axis. More than fit: the last ones stay, in the slots they would have had one by one."""
         capacity = self.storage.capacity

@@ -54,6 +54,16 @@ def _mapping(value: Any) -> Any:
 Plain = Annotated[dict[str, Any], BeforeValidator(_mapping)]
 
 
+def _folder(value: Any) -> Path:
+    text = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if not isinstance(text, str):
+        raise ValueError(f"must be text, got {value!r}")
+    return Path(text)
+
+
+Folder = Annotated[Path, BeforeValidator(_folder)]
+
+
 class TrainConfig(BaseModel):
     """A run: which row, on which environment, for how many environment steps, and the row's own `algo_kwargs`.
 
@@ -66,7 +76,7 @@ class TrainConfig(BaseModel):
     env_id: str = Field(min_length=1)
     seed: int = Field(ge=0, lt=2**63)
     total_timesteps: Count
-    output_dir: Annotated[str, BeforeValidator(lambda value: os.fspath(value) if isinstance(value, os.PathLike) else value)]
+    output_dir: Folder
     device: str = "auto"
     num_envs: Count = 1
     eval_episodes: Count = 5
@@ -153,7 +163,13 @@ class TrainConfig(BaseModel):
 
     def to_dict(self) -> dict[str, Any]:
         """The resolved config as YAML and JSON can hold it: every key, and in `algo_kwargs` every key of a part in use."""
-        return {**dict(self), "tags": list(self.tags), "trackers": list(self.trackers), "algo_kwargs": self.settings.to_dict()}
+        return {
+            **dict(self),
+            "output_dir": str(self.output_dir),
+            "tags": list(self.tags),
+            "trackers": list(self.trackers),
+            "algo_kwargs": self.settings.to_dict(),
+        }
 
     def to_yaml(self) -> str:
         """The resolved config as text; `load_config` gives it back."""

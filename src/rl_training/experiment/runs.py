@@ -114,7 +114,7 @@ def _file_name(text: str) -> str:
 
 
 def _new_directory(config: TrainConfig, suffix: str | None) -> Path:
-    parent = Path(config.output_dir).expanduser()
+    parent = config.output_dir.expanduser()
     parent.mkdir(parents=True, exist_ok=True)
     stem = f"{_file_name(config.algo)}__{_file_name(config.env_id)}__seed{config.seed}__{datetime.now():%Y%m%d-%H%M%S}"
     tail = f"__{_file_name(suffix)}" if suffix else ""
