@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import runpy
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import pytest
 import torch
+from torch import nn
 
 from command_line import Cli
 from rl_training.api import managed
+from rl_training.errors import ConfigError
 from rl_training.experiment import registry
 from rl_training.experiment.checkpointing import open_checkpoint
-from rl_training.experiment.registry import get_algorithm_spec
+from rl_training.experiment.config import TrainConfig, callable_env_id
+from rl_training.experiment.registry import get_algorithm_spec, register_algorithm
+from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.policy import Policy
+from rl_training.runtime.workflows import load_policy, resume_training, train
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -44,6 +50,39 @@ def run(example: str, folder: Path, steps: int, monkeypatch: pytest.MonkeyPatch)
     return made
 
 
+SMALL: dict[str, Any] = {"learning_starts": 20, "batch_size": 8, "buffer_capacity": 200}
+
+
+class Killed(Callback):
+    """Ends a run 20 steps after its first checkpoint, as a crash would: nothing more is saved."""
+
+    def on_step(self, run: Any, step: Any) -> None:
+        if run.clock.env_steps >= 70:
+            raise RuntimeError("killed")
+
+
+def train_small(folder: Path, row: str, env: str | Callable[..., Any], callbacks: Sequence[Callback] = (), **algo_kwargs: Any) -> Path:
+    """The checkpoint that 120 steps of a row end with."""
+    base = {"algo": row, "seed": 1, "total_timesteps": 120, "num_envs": 2, "device": "cpu", "threads": 1, "output_dir": str(folder)}
+    often = {"eval_interval": 0, "eval_episodes": 1, "checkpoint_interval": 50, "log_interval": 0}
+    env_id, made_by = (env, None) if isinstance(env, str) else (callable_env_id(env), env)
+    config = TrainConfig(**base, **often, env_id=env_id, algo_kwargs=algo_kwargs)
+    return train(config, callbacks=callbacks, env=made_by).checkpoint_path
+
+
+def same_when_killed_and_resumed(folder: Path, row: str, env: str | Callable[..., Any], **algo_kwargs: Any) -> Policy:
+    """Trains the row twice, once undisturbed and once killed between two checkpoints and resumed; the policy it ends with."""
+    whole = train_small(folder / "whole", row, env, **algo_kwargs)
+    with pytest.raises(RuntimeError, match="killed"):
+        train_small(folder / "killed", row, env, callbacks=[Killed()], **algo_kwargs)
+    (run_dir,) = (folder / "killed").iterdir()
+    assert open_checkpoint(run_dir).step == 50
+    resumed = resume_training(run_dir, env=None if isinstance(env, str) else env).checkpoint_path
+    for name in ("model.safetensors", "training.safetensors", "replay.safetensors"):
+        assert Path(whole, name).read_bytes() == Path(resumed, name).read_bytes()
+    return load_policy(resumed)
+
+
 def test_an_environment_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     made = run("own_environment", tmp_path, 2_000, monkeypatch)
     assert open_checkpoint(made).step == 2_000
@@ -62,6 +101,36 @@ def test_a_network_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     checkpoint = open_checkpoint(made)
     assert checkpoint.load_training()["run"]["updates"] == 26  # multiples of 4 from 1,000 to 1,100
     assert "torso.inlet.weight" in checkpoint.load_model()
+
+
+def test_a_plain_module_is_a_network(tmp_path: Path) -> None:
+    """From observations to Q-values and nothing else: trained, stopped, resumed, evaluated and asked like any other."""
+    register_algorithm(
+        "plain_dqn",
+        trainer="rl_training.runtime.dqn_trainer:train_dqn",
+        network=lambda settings, spaces: nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, spaces["num_actions"])),
+        summary="DQN with a module of one's own",
+    )
+    policy = same_when_killed_and_resumed(tmp_path, "plain_dqn", "CartPole-v1", **SMALL)
+    assert policy.network.facts == (4 * 8 + 8 + 8 * 2 + 2, False, False)
+    assert policy.q_values([0.0, 0.0, 0.0, 0.0])[0].shape == (2,)
+
+
+@pytest.mark.parametrize("row", ["ppo", "drqn"])
+def test_a_network_that_the_row_cannot_learn_with_is_refused(tmp_path: Path, row: str) -> None:
+    spec = get_algorithm_spec(row)
+    register_algorithm(f"plain_{row}", trainer=spec.trainer, settings=spec.settings, network=lambda s, p: nn.Linear(4, 2), summary="no")
+    with pytest.raises(ConfigError, match=f"plain_{row} learns with an? .*, and the row's `network` gave a PlainQNetwork"):
+        train_small(tmp_path, f"plain_{row}", "CartPole-v1")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_module_with_another_number_of_actions_is_refused(tmp_path: Path) -> None:
+    register_algorithm(
+        "three_actions", trainer="rl_training.runtime.dqn_trainer:train_dqn", network=lambda s, p: nn.Linear(4, 3), summary="no"
+    )
+    with pytest.raises(ConfigError, match=r"2 actions maps 2 observations to \[2, 2\], and this Linear to \[2, 3\]"):
+        train_small(tmp_path, "three_actions", "CartPole-v1")
 
 
 def test_an_algorithm_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

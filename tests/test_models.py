@@ -10,13 +10,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from learners import one_hot, parameters_of, set_outputs
+from learners import batch_of, one_hot, parameters_of, set_outputs
+from rl_training.algorithms import DQN
 from rl_training.models import (
     NO_DRAWS,
+    Categorical,
     CategoricalHead,
     Draws,
     ImplicitHead,
+    LSTMActorCritic,
     LSTMQNetwork,
+    MLPActorCritic,
     MLPC51QNetwork,
     MLPIQNetwork,
     MLPQNetwork,
@@ -24,6 +28,7 @@ from rl_training.models import (
     NoisyLinear,
     QNetwork,
     QuantileHead,
+    as_network,
     build_lstm_q_network,
     build_mlp_q_network,
     epsilon_greedy,
@@ -410,3 +415,42 @@ def test_a_stream_without_hidden_layers_is_linear() -> None:
     stream = Stream(3, (), 2)
     assert len(stream.layers) == 1
     torch.testing.assert_close(stream(one_hot(1, size=3)), (stream.layers[0].weight[:, 1] + stream.layers[0].bias)[None])
+
+
+# A plain module, and what every network states
+
+
+@pytest.mark.parametrize("double_q", [False, True])
+def test_a_plain_module_learns_as_the_network_with_the_same_layers(double_q: bool) -> None:
+    network = MLPQNetwork(4, 2, (8,))
+    module = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    with torch.no_grad():
+        for mine, given in zip(module.parameters(), network.parameters(), strict=True):
+            mine.copy_(given)
+    learners = [DQN(net, 1e-2, 0.9, 2, double_q=double_q) for net in (module, network)]
+    for step in range(1, 4):
+        for learner in learners:
+            learner.update(batch_of(seed=step), global_step=step)
+    # Three steps of Adam, each at most 0.01 a weight; the same products in another order of addition.
+    torch.testing.assert_close(parameters_of(module), parameters_of(network), atol=1e-5, rtol=0)
+    assert not torch.equal(parameters_of(module), parameters_of(MLPQNetwork(4, 2, (8,))))
+
+
+def test_a_network_is_taken_as_it_is_and_what_is_none_is_refused() -> None:
+    network = MLPQNetwork(4, 2, (8,))
+    assert as_network(network) is network
+    wrapped = as_network(nn.Linear(4, 2))
+    assert wrapped.q_values(torch.zeros(3, 4, dtype=torch.uint8)).shape == (3, 2)
+    with pytest.raises(TypeError, match="a network is a torch module, got function"):
+        as_network(lambda obs: obs)  # type: ignore[call-overload]
+
+
+def test_a_network_states_its_facts() -> None:
+    assert MLPQNetwork(4, 2, (8,)).facts == (4 * 8 + 8 + 8 * 2 + 2, False, False)
+    lstm = LSTMQNetwork((4,), 2, 8, (), (), 6, 1)
+    # encoder 4·8 + 8, LSTM 4·6·(8 + 6 + 2) (four gates, two biases), head 6·2 + 2
+    assert lstm.facts == (40 + 384 + 14, True, False)
+    assert LSTMActorCritic((4,), Categorical(2), 8, (), (), 6, 1).facts.recurrent
+    assert MLPActorCritic(4, Categorical(2), (8,)).facts == (2 * (4 * 8 + 8) + 8 * 2 + 2 + 8 + 1, False, False)
+    image = as_network(nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(2, 2)))
+    assert image.facts == (2 * 9 + 2 + 6, False, True)

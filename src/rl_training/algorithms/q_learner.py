@@ -14,6 +14,7 @@ from rl_training.algorithms.adam import FlatAdam
 from rl_training.algorithms.rules import ExtraMetric, Rule, RuleLoss
 from rl_training.algorithms.views import Aligned, View
 from rl_training.models.flat import flatten_parameters
+from rl_training.models.plain import as_network
 from rl_training.types import Batch, State, UpdateResult
 
 Schedule = Callable[[int], float]
@@ -140,6 +141,7 @@ class QLearner:
         adam_eps: float = 1e-8,
         seed: int = 0,
     ) -> None:
+        q_network = as_network(q_network)
         self.q_network = q_network
         self.target_network = copy.deepcopy(q_network).requires_grad_(False)
         self.view, self.rule = view, rule

@@ -9,11 +9,14 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rl_training.errors import ConfigError
 from rl_training.experiment.explain import did_you_mean
 from rl_training.experiment.settings import PPOSettings, RecurrentPPOSettings, RecurrentSettings, Settings, ValueSettings
+
+if TYPE_CHECKING:
+    from rl_training.models.network import Network
 
 
 @dataclass(frozen=True)
@@ -40,13 +43,15 @@ class AlgorithmSpec:
         """The trainer, imported now."""
         return _imported(self.trainer)
 
-    @property
-    def build_network(self) -> Callable[..., Any]:
-        """What makes the row's network, imported now."""
-        if self.network is not None:
-            return _imported(self.network)
-        builder: Callable[..., Any] = importlib.import_module(self.train_fn.__module__).build_network
-        return builder
+    def build_network(self, settings: Settings, spaces: Mapping[str, Any]) -> Network:
+        """The row's network, with weights from torch's generator. A plain module is taken for a Q-network (see `as_network`)."""
+        from rl_training.models.plain import PlainQNetwork, as_network
+
+        own = importlib.import_module(self.train_fn.__module__).build_network if self.network is None else _imported(self.network)
+        network: Network = as_network(own(settings, spaces))
+        if isinstance(network, PlainQNetwork) and "num_actions" in spaces:
+            network.require_actions(spaces["obs_shape"], spaces["num_actions"])
+        return network
 
     @property
     def parts(self) -> tuple[str, ...]:

@@ -20,7 +20,17 @@ from rl_training.models.mlp_c51_q_network import MLPC51QNetwork
 from rl_training.models.mlp_iqn_network import MLPIQNetwork
 from rl_training.models.mlp_q_network import MLPQNetwork
 from rl_training.models.mlp_qr_q_network import MLPQRQNetwork
-from rl_training.models.q_network import CoreState, QNetwork, epsilon_greedy
+from rl_training.models.network import (
+    CoreState,
+    Facts,
+    Network,
+    PolicyNetwork,
+    RecurrentPolicyNetwork,
+    RecurrentValueNetwork,
+    ValueNetwork,
+)
+from rl_training.models.plain import as_network
+from rl_training.models.q_network import QNetwork, epsilon_greedy
 from rl_training.models.recurrent.lstm_actor_critic import LSTMActorCritic
 from rl_training.models.recurrent.lstm_q_network import LSTMQNetwork, RecurrentAction
 
@@ -33,6 +43,7 @@ __all__ = [
     "DiagonalGaussian",
     "Distribution",
     "Draws",
+    "Facts",
     "Head",
     "HeadKeywords",
     "HeadKind",
@@ -45,11 +56,17 @@ __all__ = [
     "MLPQNetwork",
     "MLPQRQNetwork",
     "MultiCategorical",
+    "Network",
     "NoisyLinear",
+    "PolicyNetwork",
     "QNetwork",
     "QuantileHead",
     "RecurrentAction",
+    "RecurrentPolicyNetwork",
+    "RecurrentValueNetwork",
     "ScalarHead",
+    "ValueNetwork",
+    "as_network",
     "build_lstm_q_network",
     "build_mlp_q_network",
     "epsilon_greedy",

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from rl_training.models.distributions import DiagonalGaussian, Distribution
 from rl_training.models.heads import NO_DRAWS, Draws
 from rl_training.models.layers import Stream
-from rl_training.models.q_network import CoreState, Role
+from rl_training.models.network import CoreState, Facts, Role, facts_of
 from rl_training.models.stack import ACTIVATIONS, ActivationName
 
 if TYPE_CHECKING:
@@ -107,9 +107,17 @@ class ActorCritic(nn.Module, ABC):
     def step(self, obs: Tensor, state: CoreState, episode_starts: Tensor, draws: Draws = NO_DRAWS) -> tuple[Tensor, CoreState]:
         """One acting step: the policy's numbers [E, P] and the state carried on."""
 
+    @property
+    def facts(self) -> Facts:
+        return facts_of(self, recurrent=bool(self.initial_state(1)))
+
     def initial_state(self, batch_size: int) -> CoreState:
         """Nothing is carried: the loop threads () through."""
         return ()
+
+    def reset_state(self, state: CoreState, episode_starts: Tensor) -> CoreState:
+        """Nothing is carried."""
+        return state
 
     def draw(self, generator: torch.Generator, batch_shape: Sequence[int], role: Role) -> Draws:
         """A forward pass is not random: the action is drawn from its numbers."""

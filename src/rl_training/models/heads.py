@@ -1,7 +1,7 @@
 """Heads: what a network predicts per action, and how that becomes a Q-value.
 
-Every head is a stack of layers per action (`advantage`) and, if dueling, one for the state (`value`), which are added per atom or
-quantile (arXiv:1511.06581, eq. 9: Q = V + A − mean_a A; arXiv:1710.02298 for the distributional form). The head owns the last
+Every head of the package is a stack of layers per action (`advantage`) and, if dueling, one for the state (`value`), which are added
+per atom or quantile (arXiv:1511.06581, eq. 9: Q = V + A − mean_a A; arXiv:1710.02298 for the distributional form). The head owns the last
 hidden layer, so that dueling streams split before it and noisy layers are exactly the head's, as in both papers.
 """
 
@@ -40,10 +40,39 @@ class HeadOptions(TypedDict, total=False):
 
 
 class Head(nn.Module, ABC):
+    """Features → numbers per action, and what they say of the expected return."""
+
+    noise_dim = 0  # how much noise a pass takes
+    draws_taus = False  # whether a pass takes quantile levels
+    has_tape = False  # whether `taped` gives this head's gradient by hand
+
+    @abstractmethod
+    def forward(self, features: Tensor, draws: Draws = NO_DRAWS) -> Tensor:
+        """[..., F] → [..., A], or [..., A, N]."""
+
+    @abstractmethod
+    def q_values(self, out: Tensor) -> Tensor:
+        """The expected return of each action, [..., A]: each kind of head says what its numbers mean."""
+
+    def draw_taus(self, batch_shape: Sequence[int], role: str, generator: torch.Generator, device: torch.device) -> Tensor | None:
+        """Quantile levels for one forward pass; only an implicit head has any."""
+        return None
+
+
+class QValues(Head):
+    """For a module that gives Q-values itself: they pass through."""
+
+    def forward(self, features: Tensor, draws: Draws = NO_DRAWS) -> Tensor:
+        return features
+
+    def q_values(self, out: Tensor) -> Tensor:
+        return out
+
+
+class StreamHead(Head):
     """`outputs` numbers per action: [..., A, outputs]."""
 
-    draws_taus = False
-    has_tape = True  # whether `taped` gives this head's gradient by hand
+    has_tape = True
 
     def __init__(
         self,
@@ -97,16 +126,8 @@ class Head(nn.Module, ABC):
 
         return out, pullback
 
-    @abstractmethod
-    def q_values(self, out: Tensor) -> Tensor:
-        """The expected return of each action, [..., A]: each kind of head says what its numbers mean."""
 
-    def draw_taus(self, batch_shape: Sequence[int], role: str, generator: torch.Generator, device: torch.device) -> Tensor | None:
-        """Quantile levels for one forward pass; only an implicit head has any."""
-        return None
-
-
-class ScalarHead(Head):
+class ScalarHead(StreamHead):
     """Q itself."""
 
     def plain_parameters(self) -> tuple[Any, ...] | None:
@@ -117,7 +138,7 @@ class ScalarHead(Head):
         return out
 
 
-class CategoricalHead(Head):
+class CategoricalHead(StreamHead):
     """C51 (arXiv:1707.06887): the logits of a distribution over N fixed atoms, [..., A, N].
 
     Dueling streams are added per atom, before the softmax (arXiv:1710.02298).
@@ -146,7 +167,7 @@ class CategoricalHead(Head):
         return torch.softmax(out, -1) @ self.support
 
 
-class QuantileHead(Head):
+class QuantileHead(StreamHead):
     """QR-DQN (arXiv:1710.10044): the quantiles of the return at N fixed levels, the midpoints τ̂_i, [..., A, N]."""
 
     def __init__(
@@ -172,7 +193,7 @@ class QuantileHead(Head):
         return out.mean(-1)
 
 
-class ImplicitHead(Head):
+class ImplicitHead(StreamHead):
     """IQN (arXiv:1806.06923): the quantile of the return at any level τ, [..., A, N] for N levels.
 
     Z_τ = f(ψ ⊙ φ(τ)),   φ_j(τ) = ReLU(Σ_{i<n} cos(π i τ) w_ij + b_j)    (eq. 4; ψ the features, f the layers of this head)

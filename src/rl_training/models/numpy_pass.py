@@ -15,7 +15,7 @@ import numpy as np
 from torch import Tensor
 
 from rl_training.models.actor_critic import MLPActorCritic
-from rl_training.models.heads import CategoricalHead, Head, QuantileHead, ScalarHead
+from rl_training.models.heads import CategoricalHead, Head, QuantileHead, ScalarHead, StreamHead
 from rl_training.models.layers import Stream
 from rl_training.models.q_network import QNetwork
 from rl_training.models.stack import Activation, layer_parameters
@@ -43,7 +43,7 @@ def numpy_pass(network: Any, num_envs: int) -> NumpyPass | None:
     if not isinstance(network, QNetwork) or _overrides(network, QNetwork, "step", "q_values", "forward"):
         return None
     torso, head = network.torso, network.head
-    if type(torso) is not MLPTorso or type(head) not in _Q_VALUES:
+    if type(torso) is not MLPTorso or not isinstance(head, StreamHead) or type(head) not in _Q_VALUES:
         return None
     if network.is_one_stack:
         whole = _layers([*torso.layers, *head.advantage.layers], torso.activation, activate_last=False)
@@ -113,7 +113,7 @@ def _stream_pass(stream: Stream) -> NumpyPass:
     return run
 
 
-def _head_pass(head: Head) -> NumpyPass:
+def _head_pass(head: StreamHead) -> NumpyPass:
     """`Head.per_action`: [E, F] → [E, A], or [E, A, N]."""
     advantage, cut = _stream_pass(head.advantage), head.advantage.noise_dim
     value = None if head.value is None else _stream_pass(head.value)

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from rl_training.models.heads import NO_DRAWS, Draws, Head, ScalarHead
+from rl_training.models.heads import NO_DRAWS, Draws, Head, ScalarHead, StreamHead
 from rl_training.models.layers import factorised_noise
+from rl_training.models.network import CoreState as CoreState  # imported from here, too
+from rl_training.models.network import Facts, facts_of
+from rl_training.models.network import Role as Role
 from rl_training.models.stack import linear_stack, taped_stack
 from rl_training.models.torsos import MLPTorso
 
 if TYPE_CHECKING:
     from rl_training.types import Array
-
-Role: TypeAlias = Literal["online", "target", "acting"]
-CoreState: TypeAlias = tuple[Tensor, ...]
-"""What a network carries from step to step: () for a feed-forward one, (h, c) for an LSTM."""
 
 
 def epsilon_greedy(q_values: Tensor, epsilon: float | Tensor, generator: torch.Generator | None = None) -> Tensor:
@@ -60,7 +59,6 @@ class QNetwork(Drawing):
     def __init__(self, torso: nn.Module, head: Head) -> None:
         super().__init__()
         self.torso, self.head = torso, head
-        self.action_dim = head.action_dim
         # DQN's network is one stack from observation to Q: run as one, since each call between its parts shows beside the products.
         lower = torso.relu_parameters() if isinstance(torso, MLPTorso) else None
         upper = head.plain_parameters() if isinstance(head, ScalarHead) else None
@@ -80,7 +78,7 @@ class QNetwork(Drawing):
             x = obs if obs.is_floating_point() else obs.float()
             out, whole = taped_stack(x, self._stack, activate_last=False, input_gradient=False)
             return out, lambda grad: whole(grad)[0]
-        if not self.head.has_tape or not isinstance(self.torso, MLPTorso):
+        if not isinstance(self.head, StreamHead) or not self.head.has_tape or not isinstance(self.torso, MLPTorso):
             return None
         features, from_torso = self.torso.taped(obs)
         out, from_head = self.head.taped(features, draws)
@@ -99,9 +97,17 @@ class QNetwork(Drawing):
         """ε-greedy actions, [B]; without noise."""
         return epsilon_greedy(self.q_values(torch.as_tensor(obs)), epsilon, generator)
 
+    @property
+    def facts(self) -> Facts:
+        return facts_of(self, recurrent=False)
+
     def initial_state(self, batch_size: int) -> CoreState:
         """Nothing is carried: the loop threads () through."""
         return ()
+
+    def reset_state(self, state: CoreState, episode_starts: Tensor) -> CoreState:
+        """Nothing is carried."""
+        return state
 
     def step(self, obs: Tensor, state: CoreState, episode_starts: Tensor, draws: Draws = NO_DRAWS) -> tuple[Tensor, CoreState]:
         """One acting step: Q-values [E, A] and the state carried on."""

@@ -18,8 +18,9 @@ import torch
 from rl_training.algorithms.pure_step import PureStep
 from rl_training.algorithms.q_learner import Outcome, QLearner
 from rl_training.errors import ConfigError
+from rl_training.models.network import CoreState, Network
 from rl_training.models.numpy_pass import numpy_pass
-from rl_training.models.q_network import CoreState, QNetwork
+from rl_training.models.q_network import QNetwork
 from rl_training.runtime.actor import Actor, Forward
 from rl_training.runtime.ahead_of_time import Compiled, compile_ahead_of_time, missing_toolchain
 from rl_training.runtime.graphs import GraphedForward, GraphedUpdates
@@ -105,7 +106,7 @@ def accelerate_acting(actor: Actor, device: torch.device, *, compile: bool) -> N
         actor.use_forward(partial(GraphedForward, device=device))
 
 
-def numpy_forward(network: Any, obs: Array, state: CoreState, generator: torch.Generator) -> Forward | None:
+def numpy_forward(network: Network, obs: Array, state: CoreState, generator: torch.Generator) -> Forward | None:
     """`network.step` without torch, where the network has such a form (models/numpy_pass.py)."""
     made = numpy_pass(network, len(obs))
     if made is None:
@@ -118,8 +119,8 @@ def numpy_forward(network: Any, obs: Array, state: CoreState, generator: torch.G
         nonlocal run, address
         if parameter.data_ptr() != address:  # the parameters were moved: the arrays would go on reading the old ones
             run, address = numpy_pass(network, len(obs)) or run, parameter.data_ptr()
-        noise = network.draw(generator, is_first.shape, "acting").noise.numpy() if noisy else None
-        return run(obs, noise), state
+        noise = network.draw(generator, is_first.shape, "acting").noise if noisy else None
+        return run(obs, None if noise is None else noise.numpy()), state
 
     return forward
 

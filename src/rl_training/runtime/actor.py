@@ -13,7 +13,7 @@ import torch
 
 from rl_training.data.n_step import NStepAccumulator
 from rl_training.envs.vector import VectorEnvs
-from rl_training.models.q_network import CoreState
+from rl_training.models.network import CoreState, Network
 from rl_training.runtime.behaviour import Behaviour
 from rl_training.types import Array, EnvStep, State
 
@@ -119,7 +119,7 @@ Forward: TypeAlias = Callable[[Array, CoreState, Array], tuple[Array, CoreState]
 class Actor:
     """Steps the environments with the network's actions, as `behaviour` chooses them, and feeds the replay."""
 
-    def __init__(self, envs: VectorEnvs, network: Any, feed: Feed, *, behaviour: Behaviour, device: torch.device, seed: int) -> None:
+    def __init__(self, envs: VectorEnvs, network: Network, feed: Feed, *, behaviour: Behaviour, device: torch.device, seed: int) -> None:
         self.envs, self.network, self.feed, self.behaviour = envs, network, feed, behaviour
         self._device, self._on_cpu = device, device.type == "cpu"
         self.learns_from = behaviour.learning_starts  # the environment step from which there is enough to learn from
@@ -130,7 +130,7 @@ class Actor:
         self._needs_forward = bool(self._state)
         self._forward: Forward = self._eager_forward
 
-    def use_forward(self, make: Callable[[Any, Array, CoreState, torch.Generator], Forward | None]) -> None:
+    def use_forward(self, make: Callable[[Network, Array, CoreState, torch.Generator], Forward | None]) -> None:
         """Run the network in another way: made from the network, an example of observations and state, and the generator.
 
         Where nothing is made, it runs as before.

@@ -12,6 +12,7 @@ from rl_training.data import NStepAccumulator, PrioritizedReplayBuffer, ReplayBu
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.settings import ValueSettings
 from rl_training.models.build import build_mlp_q_network
+from rl_training.models.network import ValueNetwork
 from rl_training.models.q_network import QNetwork
 from rl_training.runtime.actor import TransitionFeed
 from rl_training.runtime.run import RunOptions, TrainResult
@@ -34,6 +35,8 @@ def build_parts(setup: Setup, rule: Rule | None = None) -> ValueParts:
     config, settings = setup.config, setup.config.settings
     assert isinstance(settings, ValueSettings)  # the rows of this trainer have these
     network = setup.build_network()
+    if not isinstance(network, ValueNetwork):
+        raise setup.wrong_network(network, "a Q-network")
     view = TransitionView(gamma=settings.gamma)
     learner = QLearner(network, view=view, rule=rule or rule_of(settings), **learner_keywords(setup, settings))
     buffer = PrioritizedReplayBuffer if settings.prioritized else ReplayBuffer

@@ -10,6 +10,7 @@ from rl_training.data import PrioritizedRecurrentReplayBuffer, RecurrentReplayBu
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.settings import RecurrentSettings
 from rl_training.models.build import build_lstm_q_network
+from rl_training.models.network import RecurrentValueNetwork
 from rl_training.models.recurrent import LSTMQNetwork
 from rl_training.runtime.actor import StepFeed
 from rl_training.runtime.run import RunOptions, TrainResult
@@ -37,6 +38,8 @@ def build_parts(setup: Setup, algorithm: type[DRQN] = DRQN) -> ValueParts:
     config, s = setup.config, setup.config.settings
     assert isinstance(s, RecurrentSettings)  # the rows of these trainers have these
     network = setup.build_network()
+    if not isinstance(network, RecurrentValueNetwork):
+        raise setup.wrong_network(network, "a recurrent Q-network")
     learner = algorithm(
         network,
         gamma=s.gamma,

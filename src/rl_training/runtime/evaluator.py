@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from rl_training.envs.vector import VectorEnvs
+from rl_training.models.network import Network
 from rl_training.types import Array
 
 MAX_ENVS = 16
@@ -38,7 +39,7 @@ def quotas(num_episodes: int, num_envs: int) -> list[int]:
 
 @torch.inference_mode()
 def evaluate(
-    network: Any, make_envs: Callable[[int], VectorEnvs], *, num_episodes: int, device: torch.device, max_envs: int = MAX_ENVS
+    network: Network, make_envs: Callable[[int], VectorEnvs], *, num_episodes: int, device: torch.device, max_envs: int = MAX_ENVS
 ) -> Evaluation:
     """`num_episodes` greedy episodes in environments of their own, made anew so that each evaluation plays the same episodes."""
     num_envs = min(num_episodes, max_envs)

@@ -18,7 +18,7 @@ from rl_training.algorithms.pure_step import draws
 from rl_training.algorithms.q_learner import LazyMetrics, QLearner
 from rl_training.algorithms.rules import RuleLoss
 from rl_training.algorithms.views import Aligned
-from rl_training.models.q_network import CoreState
+from rl_training.models.network import CoreState, Network
 from rl_training.types import Array, UpdateResult
 
 WARM_UP = 3  # calls before the capture: libraries choose their algorithms and allocate in the first ones
@@ -171,7 +171,7 @@ class GraphedForward:
     One copy of the observations to the device, one of its numbers back, both through page-locked memory.
     """
 
-    def __init__(self, network: Any, example: Array, state: CoreState, generator: torch.Generator, device: torch.device) -> None:
+    def __init__(self, network: Network, example: Array, state: CoreState, generator: torch.Generator, device: torch.device) -> None:
         self._network, self._generator, self._device = network, generator, device
         self._num_envs, on_gpu = len(example), device.type == "cuda"
         self._host_obs = torch.zeros_like(torch.from_numpy(example), pin_memory=on_gpu)

@@ -9,7 +9,7 @@ import torch
 
 from rl_training.errors import UserError
 from rl_training.models.actor_critic import ActorCritic
-from rl_training.models.q_network import CoreState
+from rl_training.models.network import CoreState, Network
 from rl_training.runtime.behaviour import Behaviour, EpsilonGreedy, Sampling
 from rl_training.types import Array
 
@@ -20,7 +20,7 @@ class Policy:
     Deterministic ones are the best or likeliest; others are ε-greedy for a Q-network and drawn from the policy for an actor-critic.
     """
 
-    def __init__(self, network: Any, spaces: dict[str, Any], *, epsilon: float = 0.0, normalizer: Any = None, seed: int = 0) -> None:
+    def __init__(self, network: Network, spaces: dict[str, Any], *, epsilon: float = 0.0, normalizer: Any = None, seed: int = 0) -> None:
         self.network, self.spaces, self.epsilon, self.normalizer = network.eval(), spaces, epsilon, normalizer
         self._device = next(network.parameters()).device
         self._generator = torch.Generator(self._device).manual_seed(seed)

@@ -79,5 +79,7 @@ def train_ppo(config: TrainConfig, run_suffix: str | None = None, **options: Any
     settings = config.settings
     assert isinstance(settings, PPOSettings)  # the row has these
     network = setup.build_network()
+    if not isinstance(network, ActorCritic):
+        raise setup.wrong_network(network, "an actor-critic")
     learner = PPO(network, **learner_keywords(setup, settings))
     return train_actor_critic(setup, settings, run_options, network=network, learner=learner)

@@ -8,6 +8,7 @@ from typing import Any
 from rl_training.algorithms.recurrent_ppo import RecurrentPPO
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.settings import RecurrentPPOSettings
+from rl_training.models.actor_critic import ActorCritic
 from rl_training.models.distributions import make_distribution
 from rl_training.models.recurrent import LSTMActorCritic
 from rl_training.runtime.ppo_trainer import learner_keywords, train_actor_critic
@@ -36,5 +37,7 @@ def train_recurrent_ppo(config: TrainConfig, run_suffix: str | None = None, **op
     settings = config.settings
     assert isinstance(settings, RecurrentPPOSettings)  # the row has these
     network = setup.build_network()
+    if not isinstance(network, ActorCritic):
+        raise setup.wrong_network(network, "an actor-critic")
     learner = RecurrentPPO(network, **learner_keywords(setup, settings))
     return train_actor_critic(setup, settings, run_options, network=network, learner=learner)

@@ -16,6 +16,7 @@ from rl_training.errors import ConfigError, UserError
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.registry import AlgorithmSpec
 from rl_training.experiment.settings import ValueSettings
+from rl_training.models.network import Network
 from rl_training.runtime.accelerate import resolve_compile
 from rl_training.runtime.cadence import UpdatePlan
 from rl_training.runtime.devices import resolve_device, resolve_threads
@@ -56,13 +57,18 @@ class Setup:
     notes: dict[str, str]
     env: EnvSource
 
-    def build_network(self) -> Any:
+    def build_network(self) -> Network:
         """The row's network, initialised from its own seed without touching torch's global generator."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seeds.network)
             return self.config.spec.build_network(self.config.settings, self.spaces).to(self.device)
 
-    def evaluator(self, network: Any) -> Callable[[int], Evaluation]:
+    def wrong_network(self, network: Network, wanted: str) -> ConfigError:
+        """What a trainer says of a network that its algorithm cannot learn with."""
+        self.envs.close()
+        return ConfigError(f"{self.config.algo} learns with {wanted}, and the row's `network` gave a {type(network).__name__}")
+
+    def evaluator(self, network: Network) -> Callable[[int], Evaluation]:
         """Number of episodes → greedy evaluation of `network` as it is then, with the training environments' statistics."""
         make = eval_envs(self.config, self.env, statistics=self.envs.statistics)
         return lambda num_episodes: evaluate(network, make, num_episodes=num_episodes, device=self.device)

@@ -12,6 +12,7 @@ from rl_training.algorithms.q_learner import QLearner
 from rl_training.algorithms.rules import Rule, make_rule
 from rl_training.experiment.settings import ValueSettings
 from rl_training.models.heads import HeadKeywords
+from rl_training.models.network import Network
 from rl_training.runtime.accelerate import accelerate_acting, make_updates
 from rl_training.runtime.actor import Actor, Feed
 from rl_training.runtime.behaviour import EpsilonGreedy
@@ -77,7 +78,7 @@ def exploration(settings: ValueSettings, horizon: int, num_envs: int) -> Callabl
 class ValueParts(NamedTuple):
     """What a value-based row learns with: its trainer's `build_parts` makes them."""
 
-    network: Any
+    network: Network
     learner: QLearner
     replay: Any
     feed: Feed

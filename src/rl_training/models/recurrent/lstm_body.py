@@ -10,7 +10,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor, nn
 
-from rl_training.models.q_network import CoreState
+from rl_training.models.network import CoreState, Facts, facts_of
 from rl_training.models.stack import RELU, Activation
 from rl_training.models.torsos import MLPTorso
 
@@ -49,6 +49,10 @@ class LSTMBody(nn.Module):
             delattr(self.lstm, name)
             self.lstm.register_parameter(name, bias)  # now the last one; nn.LSTM itself computes with its own list, which is unchanged
         self.encoder = MLPTorso(sizes[0], encoder_sizes, activation)
+
+    @property
+    def facts(self) -> Facts:
+        return facts_of(self, recurrent=True)
 
     def initial_state(self, batch_size: int) -> LSTMState:
         zeros = next(self.parameters()).new_zeros(self.num_layers, batch_size, self.hidden_size)

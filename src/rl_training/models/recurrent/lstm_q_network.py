@@ -45,7 +45,6 @@ class LSTMQNetwork(LSTMBody, Drawing):
         skip: bool = False,
     ) -> None:
         super().__init__(obs_shape, [*encoder_hidden_sizes, features_dim], hidden_size, num_layers, skip=skip)
-        self.action_dim = action_dim
         self.head = head or ScalarHead(
             self.core_dim, action_dim, hidden_sizes=head_hidden_sizes, dueling=dueling, noisy_sigma=noisy_sigma if noisy else None
         )
