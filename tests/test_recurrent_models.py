@@ -109,6 +109,19 @@ def test_acting_resets_where_an_episode_starts() -> None:
     torch.testing.assert_close(step.state[0][:, 0], fresh.state[0][:, 0])
 
 
+@pytest.mark.parametrize("layers", [1, 2])
+def test_acting_on_one_observation_is_a_batch_of_one(layers: int) -> None:
+    net, obs = lstm(layers=layers), torch.randn(4, 3)
+    batched = single = None
+    for t in range(4):
+        start = t == 2
+        batched = net.act(obs[t : t + 1], None if batched is None else batched.state, torch.tensor([start]))
+        single = net.act(obs[t], None if single is None else single.state, torch.tensor(start))
+        assert single.actions.shape == () and single.q_values.shape == (3,)
+        assert int(single.actions) == int(batched.actions) and torch.equal(single.q_values, batched.q_values[0])
+        assert all(torch.equal(mine, its) for mine, its in zip(single.state, batched.state, strict=True))
+
+
 def test_epsilon_is_drawn_for_each_environment() -> None:
     net = lstm()
     obs = torch.randn(1, 3).expand(4000, 3)

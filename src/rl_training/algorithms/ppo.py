@@ -14,6 +14,7 @@ from rl_training.algorithms.policy_losses import approximate_kl, clipped_surroga
 from rl_training.data.rollout_buffer import RolloutBuffer
 from rl_training.models.actor_critic import Gradients
 from rl_training.models.flat import flatten_parameters
+from rl_training.models.modes import evaluating
 from rl_training.types import Array, Batch, State, UpdateResult
 
 Schedule = Callable[[int], float]
@@ -132,7 +133,8 @@ class PPO:
         """`update_epochs` passes over the rollout's minibatches, or fewer where `target_kl` stops them."""
         if not rollout.num_transitions:  # nothing but reset steps
             return UpdateResult({}, 0)
-        found = self.evaluate(rollout)
+        with evaluating(self.actor_critic):  # as it acted
+            found = self.evaluate(rollout)
         advantages = rollout.advantages(found.values, found.next_values, gamma=self.gamma, gae_lambda=self.gae_lambda)
         returns = advantages + found.values
         items = rollout.items(log_probs=found.log_probs, values=found.values, advantages=advantages, returns=returns)

@@ -13,6 +13,7 @@ from typing_extensions import TypedDict
 from rl_training.algorithms.adam import FlatAdam
 from rl_training.algorithms.rules import ExtraMetric, Rule, RuleLoss
 from rl_training.algorithms.views import Aligned, View
+from rl_training.data.generators import generator_state, load_generator_state
 from rl_training.models.flat import flatten_parameters
 from rl_training.models.plain import as_network
 from rl_training.types import Batch, State, UpdateResult
@@ -143,7 +144,7 @@ class QLearner:
     ) -> None:
         q_network = as_network(q_network)
         self.q_network = q_network
-        self.target_network = copy.deepcopy(q_network).requires_grad_(False)
+        self.target_network = copy.deepcopy(q_network).requires_grad_(False).eval()  # its targets are not dropped out
         self.view, self.rule = view, rule
         self.learning_rate = learning_rate
         self.target_update_interval, self.tau = target_update_interval, tau
@@ -234,18 +235,23 @@ class QLearner:
 
     @torch.no_grad()
     def sync_target(self, times: int = 1) -> None:
-        """θ⁻ ← (1 − τ)θ⁻ + τθ, as often as given: (1 − τ)ᵏθ⁻ + (1 − (1 − τ)ᵏ)θ. τ = 1 copies."""
+        """θ⁻ ← (1 − τ)θ⁻ + τθ, as often as given: (1 − τ)ᵏθ⁻ + (1 − (1 − τ)ᵏ)θ. τ = 1 copies.
+
+        Buffers (a batch norm's statistics) are copied whatever τ is.
+        """
         if self.tau == 1:
             self.flat_target.copy_(self._flat)
         else:
             self.flat_target.lerp_(self._flat, 1 - (1 - self.tau) ** times)
+        for mine, theirs in zip(self.target_network.buffers(), self.q_network.buffers(), strict=True):
+            mine.copy_(theirs)
 
     def state_dict(self) -> State:
         return {
             "q_network": dict(self.q_network.state_dict()),
             "target_network": dict(self.target_network.state_dict()),
             "optimizer": self.optimizer.state_dict(),
-            "generator": self.generator.get_state(),
+            "generator": generator_state(self.generator),
             "last_step": self.last_step,
         }
 
@@ -254,5 +260,5 @@ class QLearner:
             module: nn.Module = getattr(self, name)
             module.load_state_dict(state[name])  # copies in place: the parameters stay views of the flat tensor
         self.optimizer.load_state_dict(state["optimizer"])
-        self.generator.set_state(state["generator"].cpu())
+        load_generator_state(self.generator, state["generator"])
         self.last_step = int(state["last_step"])

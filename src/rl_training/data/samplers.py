@@ -6,12 +6,13 @@ sum elsewhere (`FlatSampler`, torch only, no host synchronisation, static shapes
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from rl_training.data.generators import Generator, generator_state, load_generator_state
 from rl_training.data.storage import as_array, uses_numpy
 from rl_training.errors import RunError
 
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 
 
 _FLOAT32 = np.dtype(np.float32)
-
-Generator: TypeAlias = np.random.Generator | torch.Generator
 
 
 class Sampler(Protocol):
@@ -192,16 +191,3 @@ class FlatSampler:
         self.priorities.zero_()
         self.priorities[: len(leaves)] = leaves.to(self.priorities.device)
         load_generator_state(self.generator, state["generator"])
-
-
-def generator_state(generator: Generator) -> Any:
-    return generator.bit_generator.state if isinstance(generator, np.random.Generator) else generator.get_state()
-
-
-def load_generator_state(generator: Generator, state: Any) -> None:
-    """Go on where the saved generator stopped. A state from another kind of device cannot be used: the draws start from the seed."""
-    if isinstance(generator, np.random.Generator):
-        if isinstance(state, dict):
-            generator.bit_generator.state = state
-    elif isinstance(state, Tensor) and state.numel() == generator.get_state().numel():
-        generator.set_state(state.cpu())

@@ -44,7 +44,11 @@ def facts_of(module: nn.Module, *, recurrent: bool) -> Facts:
 class Module(Protocol):
     """The part of `nn.Module` that is used of a network."""
 
+    training: bool
+
     def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]: ...
+
+    def buffers(self, recurse: bool = True) -> Iterator[Tensor]: ...
 
     def modules(self) -> Iterator[nn.Module]: ...
 

@@ -6,13 +6,16 @@ Recurrent state is always threaded through; a feed-forward network carries ().
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import torch
 
+from rl_training.data.generators import generator_state, load_generator_state
 from rl_training.data.n_step import NStepAccumulator
 from rl_training.envs.vector import VectorEnvs
+from rl_training.models.modes import evaluating, has_modes
 from rl_training.models.network import CoreState, Network
 from rl_training.runtime.behaviour import Behaviour
 from rl_training.types import Array, EnvStep, State
@@ -129,6 +132,8 @@ class Actor:
         self._state: CoreState = network.initial_state(envs.num_envs)
         self._needs_forward = bool(self._state)
         self._forward: Forward = self._eager_forward
+        # Acting drops nothing out, as evaluation; a network without modes is not asked at every step.
+        self._asking: Callable[[Any], AbstractContextManager[Any]] = evaluating if has_modes(network) else nullcontext
 
     def use_forward(self, make: Callable[[Network, Array, CoreState, torch.Generator], Forward | None]) -> None:
         """Run the network in another way: made from the network, an example of observations and state, and the generator.
@@ -149,7 +154,7 @@ class Actor:
         return self.behaviour.choose(numbers)
 
     def _eager_forward(self, obs: Array, state: CoreState, is_first: Array) -> tuple[Array, CoreState]:
-        with torch.inference_mode():
+        with torch.inference_mode(), self._asking(self.network):
             seen = torch.from_numpy(obs)
             if not self._on_cpu:
                 seen = seen.to(self._device)
@@ -180,7 +185,7 @@ class Actor:
             "core": [tensor.cpu() for tensor in self._state],
             "is_first": self._is_first,
             "behaviour": self.behaviour.state_dict(),
-            "generator": self._generator.get_state(),
+            "generator": generator_state(self._generator),
             "learns_from": self.learns_from,
         }
 
@@ -189,7 +194,7 @@ class Actor:
         self._state = tuple(tensor.to(self._device) for tensor in state["core"])
         self._is_first = np.asarray(state["is_first"]).astype(bool)
         self.behaviour.load_state_dict(state["behaviour"])
-        self._generator.set_state(state["generator"])
+        load_generator_state(self._generator, state["generator"])
         self.learns_from = int(state["learns_from"])
         restored = self.envs.load_state_dict(state["envs"])
         self._obs = restored.obs

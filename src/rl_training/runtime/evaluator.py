@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -9,6 +10,7 @@ import numpy as np
 import torch
 
 from rl_training.envs.vector import VectorEnvs
+from rl_training.models.modes import evaluating
 from rl_training.models.network import Network
 from rl_training.types import Array
 
@@ -47,7 +49,7 @@ def evaluate(
     quota = quotas(num_episodes, num_envs)
     played: list[list[tuple[float, int]]] = [[] for _ in range(num_envs)]
     open_envs = num_envs
-    try:
+    with contextlib.closing(envs), evaluating(network):
         obs, is_first, state = envs.reset(), np.ones(num_envs, bool), network.initial_state(num_envs)
         while open_envs:
             numbers, state = network.step(torch.from_numpy(obs).to(device), state, torch.tensor(is_first, device=device))
@@ -57,7 +59,5 @@ def evaluate(
                     played[env_index].append((episode_return, length))
                     open_envs -= len(played[env_index]) == quota[env_index]
             obs, is_first = step.obs, step.is_first
-    finally:
-        envs.close()
     counted = [episode for episodes in played for episode in episodes]
     return Evaluation(np.array([r for r, _ in counted]), np.array([n for _, n in counted]))

@@ -18,6 +18,7 @@ from rl_training.algorithms.pure_step import draws
 from rl_training.algorithms.q_learner import LazyMetrics, QLearner
 from rl_training.algorithms.rules import RuleLoss
 from rl_training.algorithms.views import Aligned
+from rl_training.models.modes import evaluating
 from rl_training.models.network import CoreState, Network
 from rl_training.types import Array, UpdateResult
 
@@ -204,7 +205,8 @@ class GraphedForward:
         if self._state:
             self._starts.copy_(self._host_starts, non_blocking=True)
         drawn = self._network.draw(self._generator, (self._num_envs,), "acting")
-        numbers, state = self._network.step(self._obs, self._state, self._starts, drawn)
+        with evaluating(self._network):
+            numbers, state = self._network.step(self._obs, self._state, self._starts, drawn)
         if self._host_numbers.shape != numbers.shape:  # in the first pass
             self._host_numbers = torch.empty_like(numbers, device="cpu", pin_memory=self._device.type == "cuda")
             self._numbers_array = self._host_numbers.numpy()

@@ -161,6 +161,11 @@ def _moved(config: TrainConfig, step: int, total_timesteps: int | None, device: 
         changes = {"total_timesteps": total_timesteps, "schedule_timesteps": config.horizon}
     if device is not None:
         changes["device"] = device
+        kinds = [name.partition(":")[0] for name in (config.device, device)]
+        if "auto" not in kinds and kinds[0] != kinds[1]:
+            # A generator's state is its device's own (data/generators.py).
+            text = f"the run began on {kinds[0]} and goes on on {kinds[1]}: with other draws and rounding, not exactly as it was"
+            warnings.warn(text, RuntimeWarning, stacklevel=3)
     if config.compile is True and changes.get("device", config.device) == "cpu" and (missing := missing_toolchain()) is not None:
         # `auto` may have turned it on, on another machine
         warnings.warn(f"the run goes on without compiling, with other rounding: {missing}", RuntimeWarning, stacklevel=3)

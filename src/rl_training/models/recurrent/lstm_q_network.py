@@ -79,10 +79,17 @@ class LSTMQNetwork(LSTMBody, Drawing):
         epsilon: float | Tensor = 0.0,
         generator: torch.Generator | None = None,
     ) -> RecurrentAction:
-        """ε-greedy actions [B], without noise; a missing state is the zero state."""
+        """ε-greedy actions [B], without noise; a missing state is the zero state.
+
+        One observation will do: then actions are [] and Q-values [A], and the state stays that of a batch of one.
+        """
         like = next(self.parameters())
         obs = torch.as_tensor(obs, dtype=like.dtype, device=like.device)
-        state = self.initial_state(len(obs)) if state is None else state
-        starts = torch.zeros(len(obs)) if episode_starts is None else episode_starts
-        q_values, new_state = self.step(obs, state, starts)
+        single = obs.ndim == len(self.obs_shape)
+        batch = obs[None] if single else obs
+        state = self.initial_state(len(batch)) if state is None else state
+        starts = torch.zeros(len(batch)) if episode_starts is None else torch.as_tensor(episode_starts).reshape(-1)
+        q_values, new_state = self.step(batch, state, starts)
+        if single:
+            q_values = q_values[0]
         return RecurrentAction(epsilon_greedy(q_values, epsilon, generator), q_values, (new_state[0], new_state[1]))
