@@ -1,7 +1,7 @@
 """Kill a training run with SIGKILL, resume it, and compare what it ends with to an uninterrupted run.
 
-Shared by tests/test_exact_resume.py (a few kills) and benchmarks/resume_campaign.py (many). Everything goes through the command line, in
-processes of their own, as it does for users.
+Used by tests/test_exact_resume.py, through the command line in processes of their own, as it is for users; benchmarks/faults takes its runs
+and its comparison for many more kills.
 """
 
 from __future__ import annotations
