@@ -17,6 +17,7 @@ import pytest
 import torch
 import yaml
 
+from checkpoint_files import edit
 from rl_training.errors import CheckpointError, ConfigError, RunError, SpaceError, UserError
 from rl_training.experiment.checkpointing import CheckpointStore, open_checkpoint
 from rl_training.runtime.callbacks import Callback
@@ -90,11 +91,8 @@ def test_a_noisy_policy_explores_by_its_noise_alone(tmp_path: Path) -> None:
 
 def test_a_compiled_run_goes_on_where_there_is_no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = train(smoke_config(tmp_path))
-    file = result.run_dir / "checkpoints" / "latest" / "manifest.json"
-    saved = json.loads(file.read_text())
-    assert saved["config"]["compile"] is False
-    saved["config"]["compile"] = True  # as `auto` says where compiling pays
-    file.write_text(json.dumps(saved))
+    assert open_checkpoint(result.run_dir).config.compile is False
+    edit(result.checkpoint_path, lambda manifest: manifest["config"].update(compile=True))  # as `auto` says where compiling pays
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.warns(RuntimeWarning, match=r"goes on without compiling.*no-such-compiler"):
         again = resume_training(result.run_dir, total_timesteps=result.metrics["global_step"] + 20)
@@ -235,6 +233,7 @@ def test_a_buffer_that_does_not_fit_is_refused_before_anything_is_written(tmp_pa
 def test_a_model_of_other_sizes_is_refused(tmp_path: Path) -> None:
     small, large = train(smoke_config(tmp_path / "a")), train(smoke_config(tmp_path / "b", algo_kwargs={"hidden_sizes": [32]}))
     (small.checkpoint_path / "model.safetensors").write_bytes((large.checkpoint_path / "model.safetensors").read_bytes())
+    edit(small.checkpoint_path)
     with pytest.raises(CheckpointError, match=r"float32\[32,4\], but the manifest says .float32\[16,4\]"):
         load_policy(small.checkpoint_path)
 

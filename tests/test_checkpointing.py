@@ -8,6 +8,7 @@ import os
 import pickle
 import resource
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
+from checkpoint_files import edit
 from rl_training.errors import CheckpointError, RunError
-from rl_training.experiment import checkpointing, state_files
-from rl_training.experiment.checkpointing import CheckpointStore, MissingCheckpoint, copy_checkpoint, manifest_of, open_checkpoint
+from rl_training.experiment import checkpointing, files, state_files
+from rl_training.experiment.checkpointing import (
+    CheckpointStore,
+    MissingCheckpoint,
+    copy_checkpoint,
+    manifest_of,
+    open_checkpoint,
+    with_checkpoint,
+)
 from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.files import remove
 from rl_training.experiment.runs import RunDirectory
 from rl_training.experiment.state_files import join_state, read_tensors, split_state, write_tensors
 
@@ -244,11 +254,103 @@ def test_a_copy_stands_in_no_run(run: RunDirectory, store: CheckpointStore, tmp_
     assert {entry.name: entry.read_bytes() for entry in copied.iterdir()} == {entry.name: entry.read_bytes() for entry in path.iterdir()}
     save(store, run, 30)
     assert open_checkpoint(copy_checkpoint(run.path, copied)).step == 30  # an older copy is replaced
-    (tmp_path / "notes").mkdir()
-    (tmp_path / "notes" / "thesis.tex").write_text("x")
+    assert [entry.name for entry in copied.parent.iterdir()] == ["copy"]
+
+
+def _a_checkpoint_with(file: str) -> Callable[[Path], Any]:
+    return lambda folder: [shutil.copytree(folder.parent / "good", folder, dirs_exist_ok=True), (folder / file).write_text("x")]
+
+
+@pytest.mark.parametrize(
+    "fill",
+    [
+        lambda folder: (folder / "thesis.tex").write_text("x"),
+        lambda folder: (folder / "manifest.json").write_text('{"manifest_version": 3, "name": "a web extension"}'),
+        lambda folder: (folder / "manifest.json").write_text("{}"),
+        lambda folder: (folder / "manifest.json").symlink_to(folder.parent / "good" / "manifest.json") or (folder / "x").touch(),
+        _a_checkpoint_with("notes.txt"),
+    ],
+)
+def test_only_a_checkpoint_of_ours_is_replaced(
+    run: RunDirectory, store: CheckpointStore, tmp_path: Path, fill: Callable[[Path], Any]
+) -> None:
+    save(store, run, 20)
+    copy_checkpoint(run.path, tmp_path / "good")
+    (tmp_path / "theirs").mkdir()
+    fill(tmp_path / "theirs")
+    before = {entry.name: entry.read_bytes() for entry in (tmp_path / "theirs").iterdir()}
     with pytest.raises(CheckpointError, match="exists and is no checkpoint"):
-        copy_checkpoint(run.path, tmp_path / "notes")
-    assert (tmp_path / "notes" / "thesis.tex").exists()
+        copy_checkpoint(run.path, tmp_path / "theirs")
+    assert {entry.name: entry.read_bytes() for entry in (tmp_path / "theirs").iterdir()} == before
+    (tmp_path / "link").symlink_to(tmp_path / "good")
+    with pytest.raises(CheckpointError, match="is a link, so nothing is written over it"):
+        copy_checkpoint(run.path, tmp_path / "link")
+
+
+CHANGES = ("open", "rename", "replace", "symlink", "unlink", "rmdir", "mkdir", "fsync")
+
+
+def die_before_change(moment: int) -> None:
+    """Makes this process die as by SIGKILL before its n-th change of the file system: an exception would run every `finally`."""
+    left = iter(range(moment))
+
+    def dying(call: Callable[..., Any]) -> Callable[..., Any]:
+        def one(*arguments: Any, **keywords: Any) -> Any:
+            if next(left, None) is None:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return call(*arguments, **keywords)
+
+        return one
+
+    for name in CHANGES:
+        setattr(os, name, dying(getattr(os, name)))
+    files._exchange = dying(files._exchange)
+
+
+def killed_at_every_moment(action: Callable[[], object], check: Callable[[], None], reset: Callable[[], None]) -> int:
+    """Has a process of its own do `action` and die before its n-th change, for every n, each time from a `reset` on; then `check`s."""
+    for moment in range(1000):
+        reset()
+        child = os.fork()
+        if child == 0:
+            die_before_change(moment)
+            action()
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        check()
+        if os.WIFEXITED(status):
+            assert os.WEXITSTATUS(status) == 0
+            return moment
+        assert os.WTERMSIG(status) == signal.SIGKILL
+    raise AssertionError("it never ended")
+
+
+@pytest.mark.parametrize("exchanges", [True, False])
+def test_a_copy_killed_at_any_moment_leaves_the_old_or_the_new_one(
+    run: RunDirectory, store: CheckpointStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exchanges: bool
+) -> None:
+    if not exchanges:
+        monkeypatch.setattr(files, "_exchange", lambda one, other: False)
+    save(store, run, 10)
+    target = tmp_path / "copy"
+    first = copy_checkpoint(run.path, tmp_path / "first")
+    save(store, run, 20)
+    found = set()
+
+    def reset() -> None:
+        copy_checkpoint(first, target)
+
+    def check() -> None:
+        opened = open_checkpoint(target)
+        opened.load_model(), opened.load_training(), opened.load_replay()
+        found.add(opened.step)
+        if exchanges:
+            assert target.is_dir()
+
+    moments = killed_at_every_moment(lambda: copy_checkpoint(run.path, target), check, reset)
+    assert moments > 10 and found == {10, 20}
+    reset()
+    assert not [entry.name for entry in tmp_path.iterdir() if entry.name.startswith(".")]  # what the killed ones left is cleared
 
 
 def test_a_run_without_checkpoint_says_so(run: RunDirectory, store: CheckpointStore, tmp_path: Path) -> None:
@@ -278,13 +380,56 @@ def test_what_a_killed_process_left_is_cleared(run: RunDirectory, store: Checkpo
     assert open_checkpoint(run.path).step == 20
 
 
+def test_saving_rotating_and_cutting_killed_at_any_moment_leave_whole_checkpoints(run: RunDirectory, tmp_path: Path) -> None:
+    spare = CheckpointStore(tmp_path / "spare", keep=9)
+    for step in (10, 20, 30):
+        save(spare, run, step)
+    spare.mark_best(20)
+    found = set()
+
+    def reset() -> None:
+        remove(run.checkpoints)
+        shutil.copytree(spare.directory, run.checkpoints, symlinks=True)
+
+    def save_and_rotate() -> None:
+        save(CheckpointStore(run.checkpoints, keep=1), run, 40)
+
+    def cut() -> None:
+        CheckpointStore(run.checkpoints, keep=9).cut_after(10)
+
+    def check() -> None:
+        opened = open_checkpoint(run.path)
+        opened.load_model(), opened.load_training()
+        found.add(opened.step)
+        for listed in run.checkpoints.glob("step_*"):
+            assert open_checkpoint(listed).load_model()
+
+    assert killed_at_every_moment(save_and_rotate, check, reset) > 10
+    assert found == {30, 40}
+    found.clear()
+    assert killed_at_every_moment(cut, check, reset) > 5
+    assert found == {30, 10}
+
+
+def test_a_reader_looks_once_more_where_rotation_was_faster(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = CheckpointStore(run.checkpoints, keep=1)
+    save(store, run, 10)
+    meanwhile = iter((20, 30))
+
+    def read(checkpoint: checkpointing.Checkpoint) -> Any:
+        step = next(meanwhile, None)
+        if step is not None:
+            save(store, run, step)  # which rotates away what is being read
+        return checkpoint.load_model()["weight"][0, 0].item()
+
+    assert with_checkpoint(run.path, read) == 30
+    damaged = run.checkpoints / "step_30" / "model.safetensors"
+    damaged.write_bytes(b"x")
+    with pytest.raises(CheckpointError, match="is damaged"):  # which is there, and so not looked for again
+        with_checkpoint(run.path, read)
+
+
 # Hostile, truncated, foreign
-
-
-def edit(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    manifest = json.loads((path / "manifest.json").read_text())
-    change(manifest)
-    (path / "manifest.json").write_text(json.dumps(manifest))
 
 
 def refusal(path: Path) -> str:
@@ -312,8 +457,10 @@ def test_a_pickle_is_refused_and_not_run(
     path = save(store, run, 1)
     monkeypatch.chdir(tmp_path)
     (path / f"{name}.safetensors").write_bytes(pickle.dumps(Bomb()))
+    edit(path)
     assert f"{name}.safetensors: not a whole safetensors file" in refusal(path)
     torch.save({"weight": torch.ones(1)}, path / f"{name}.safetensors")
+    edit(path)
     assert f"{name}.safetensors: not a whole safetensors file" in refusal(path)
     assert not (tmp_path / "exploded").exists()
 
@@ -323,7 +470,52 @@ def test_a_pickle_is_refused_and_not_run(
 def test_a_truncated_file_is_refused(run: RunDirectory, store: CheckpointStore, name: str, cut: int) -> None:
     file = save(store, run, 1) / f"{name}.safetensors"
     file.write_bytes(file.read_bytes()[:cut])
+    assert f"{name}.safetensors: is damaged" in refusal(file)
+    edit(file.parent)
     assert f"{name}.safetensors: not a whole safetensors file" in refusal(file)
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "model.safetensors", "training.safetensors", "replay.safetensors"])
+def test_a_flipped_bit_is_found(run: RunDirectory, store: CheckpointStore, name: str) -> None:
+    path = save(store, run, 1)
+    whole = (path / name).read_bytes()
+    places = range(len(whole) - 40, len(whole) - 4, 7) if name.endswith("tensors") else (whole.index(b'"updates": 1') + 11,)
+    for place in places:  # in the tensors' own bytes, or in a number that any value would do for
+        damaged = bytearray(whole)
+        damaged[place] ^= 2
+        (path / name).write_bytes(bytes(damaged))
+        assert f"{name}: is damaged" in refusal(path)
+    (path / name).write_bytes(whole)
+    assert open_checkpoint(path).load_training()["updates"] == 1
+
+
+def test_an_older_format_is_read_but_not_resumed(run: RunDirectory, store: CheckpointStore) -> None:
+    path = save(store, run, 1)
+    old = json.loads((path / "manifest.json").read_text())
+    del old["digest"], old["files"]
+    (path / "manifest.json").write_text(json.dumps({**old, "format_version": 1}))
+    opened = open_checkpoint(run.path)
+    assert torch.equal(opened.load_model()["weight"], states(1)["model"]["weight"])
+    with pytest.raises(CheckpointError, match="has format 1, which eval and predict read but resume does not: resume it with the version"):
+        opened.require_for_resume()
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "model.safetensors"])
+def test_what_is_no_regular_file_is_not_opened(run: RunDirectory, store: CheckpointStore, name: str) -> None:
+    path = save(store, run, 1)
+    for make in (os.mkfifo, lambda place: os.symlink("/dev/zero", place), os.mkdir):
+        (path / name).unlink()
+        make(path / name)
+        assert f"{name}: " in refusal(path)
+        remove(path / name)
+        (path / name).touch()
+
+
+def test_a_manifest_is_not_read_where_it_is_too_large(run: RunDirectory, store: CheckpointStore) -> None:
+    path = save(store, run, 1)
+    with (path / "manifest.json").open("r+b") as file:
+        file.truncate(10 << 30)  # a sparse file: it takes no room, but reading it would
+    assert "is larger than" in refusal(path)
 
 
 @pytest.mark.parametrize("name", ["model", "training"])
@@ -347,13 +539,14 @@ def test_tensors_of_another_network_are_refused(
 ) -> None:
     path = save(store, run, 1)
     save_file(tensors, path / "model.safetensors")
+    edit(path)
     assert message in refusal(path)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda m: m.update(format_version=2), "has format 2, and this version reads format 1; a newer rl_training wrote it"),
+        (lambda m: m.update(format_version=3), "has format 3, and this version reads formats 1 and 2; a newer rl_training wrote it"),
         (lambda m: m.update(format_version="1"), "not the manifest of a checkpoint"),
         (lambda m: m.update(algo="alpha_zero"), "algorithm 'alpha_zero' is not known here"),
         (lambda m: m.update(algo="double_dqn"), "algo is 'double_dqn', but its config says otherwise"),
@@ -363,6 +556,9 @@ def test_tensors_of_another_network_are_refused(
         (lambda m: m.pop("config"), "config is missing or no dict"),
         (lambda m: m["config"].update(seed="x"), "config: seed must be an integer, got 'x'"),
         (lambda m: m["config"]["algo_kwargs"].update(zzz=1), "config: algo_kwargs.zzz is not a key of dqn"),
+        (lambda m: m["files"].pop("model.safetensors"), "model.safetensors: is damaged"),
+        (lambda m: m["files"].update({"../../x": "0" * 64}), "'../../x' in files is no digest"),
+        (lambda m: m["files"].update({"model.safetensors": None}), "'model.safetensors' in files is no digest"),
         (lambda m: m["state"].pop("model"), "model.safetensors: the manifest does not describe it"),
         (lambda m: m["state"].update(model=[1]), "model.safetensors: the manifest does not describe it"),
         # What points outside: tensors are found by their place alone, so a path means nothing

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from checkpoint_files import edit
 from command_line import SMALL, Cli, Outcome
 from rl_training import __version__
 from rl_training.cli import load_config
@@ -226,18 +227,21 @@ def test_bad_checkpoints(cli: Cli, trained: Path) -> None:
     assert "is absolute" in cli.refused("resume", "--checkpoint", str(trained), "--total-timesteps", "60")
     for command in ("eval", "resume"):
         (checkpoint / "model.safetensors").write_bytes(pickle.dumps({"weight": 1}))
+        assert "model.safetensors: is damaged" in cli.refused(command, "--checkpoint", str(trained))
+        edit(checkpoint)
         assert "model.safetensors: not a whole safetensors file" in cli.refused(command, "--checkpoint", str(trained))
         (checkpoint / "model.safetensors").write_bytes(whole[:-3])
+        edit(checkpoint)
         assert "model.safetensors: not a whole safetensors file" in cli.refused(command, "--checkpoint", str(trained))
         (checkpoint / "model.safetensors").write_bytes(whole)
-    manifest = json.loads((checkpoint / "manifest.json").read_text())
-    (checkpoint / "manifest.json").write_text(json.dumps({**manifest, "algo": "double_dqn"}))
+        edit(checkpoint)
+    edit(checkpoint, lambda manifest: manifest.update(algo="double_dqn"))
     assert "algo is 'double_dqn', but its config says otherwise" in cli.refused("eval", "--checkpoint", str(trained))
-    (checkpoint / "manifest.json").write_text(json.dumps({**manifest, "format_version": 9}))
+    edit(checkpoint, lambda manifest: manifest.update(algo="dqn", format_version=9))
     assert "a newer rl_training wrote it" in cli.refused("resume", "--checkpoint", str(trained))
     # A config that asks for another network than the file holds
-    manifest["config"]["algo_kwargs"]["hidden_sizes"] = [9]
-    (checkpoint / "manifest.json").write_text(json.dumps(manifest))
+    edit(checkpoint, lambda manifest: manifest.update(format_version=2))
+    edit(checkpoint, lambda manifest: manifest["config"]["algo_kwargs"].update(hidden_sizes=[9]))
     for command in ("eval", "resume"):
         cli.refused(command, "--checkpoint", str(trained))
 

@@ -10,6 +10,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+from checkpoint_files import edit
 from command_line import Cli
 from rl_training import DQN, DRQN
 from rl_training.envs.vector import RESTARTS
@@ -71,8 +72,7 @@ def test_native_runs_and_says_that_its_episodes_restart_on_resume(tmp_path: Path
 def test_a_native_checkpoint_cannot_go_on_with_a_backend_that_plays_episodes_again(cli: Cli) -> None:
     done = cli("train", "--config", "small.yaml", "--quiet", "--set", "vectorization=native")
     assert done.code == 0, done.err
-    manifest = Path(done.out.strip()) / "manifest.json"
-    manifest.write_text(manifest.read_text().replace('"vectorization": "native"', '"vectorization": "auto"'))
+    edit(Path(done.out.strip()), lambda manifest: manifest["config"].update(vectorization="auto"))
     said = cli.refused("resume", "--checkpoint", done.out.strip(), "--total-timesteps", "200")
     assert "it was made with vectorization native" in said
 

@@ -151,11 +151,18 @@ def _summarise(returns: list[float], quiet: bool) -> None:
 
 
 @app.command()
-def resume(checkpoint: str = CHECKPOINT, total_timesteps: int | None = TOTAL, device: str | None = DEVICE, quiet: bool = QUIET) -> None:
+def resume(
+    checkpoint: str = CHECKPOINT,
+    total_timesteps: int | None = TOTAL,
+    device: str | None = DEVICE,
+    output_dir: str | None = typer.Option(None, "--output-dir", metavar="DIR", help="Where a checkpoint outside of a run goes on."),
+    quiet: bool = QUIET,
+) -> None:
     """Go on with a run, exactly as if it had never stopped."""
     from rl_training.runtime import workflows
 
-    _report(workflows.resume_training(checkpoint, total_timesteps=total_timesteps, device=device, quiet=quiet), quiet)
+    options: dict[str, Any] = {"total_timesteps": total_timesteps, "device": device, "output_dir": output_dir}
+    _report(workflows.resume_training(checkpoint, **options, quiet=quiet), quiet)
 
 
 @app.command("eval")

@@ -81,12 +81,14 @@ class ManagedAlgorithm:
                 config = self.config.replace(total_timesteps=total_timesteps, schedule_timesteps=self.config.horizon)
             result = workflows.train(config, callbacks=watched, env=self._env, quiet=quiet)
         else:
-            from rl_training.experiment.checkpointing import open_checkpoint
+            from rl_training.experiment.checkpointing import find_run, open_checkpoint
 
             step = open_checkpoint(self.checkpoint_path).step
             end = max(step, self.config.total_timesteps) if total_timesteps is None else step + total_timesteps
             with self._place_to_go_on() as path:
-                result = workflows.resume_training(path, total_timesteps=end, callbacks=watched, env=self._env, quiet=quiet)
+                new_in = self.config.output_dir if find_run(path) is None else None
+                options: dict[str, Any] = {"total_timesteps": end, "output_dir": new_in, "env": self._env}
+                result = workflows.resume_training(path, callbacks=watched, quiet=quiet, **options)
         self.checkpoint_path, self._goes_on_in_place, self._total_is_unsaid = result.checkpoint_path, True, False
         return result
 
@@ -115,7 +117,8 @@ class ManagedAlgorithm:
 
     @classmethod
     def load(cls, path: str | Path, *, env: Callable[..., Any] | None = None) -> Self:
-        """What a checkpoint holds, to ask, evaluate or train on; training goes on in a new run and leaves that one as it is."""
+        """What a checkpoint holds, to ask, evaluate or train on; training goes on in a new run, beside what was loaded, and leaves that one
+        as it is."""
         loaded = cls.resume(path, env=env)
         loaded._goes_on_in_place = False
         return loaded
@@ -129,8 +132,10 @@ class ManagedAlgorithm:
         if opened.config.algo != cls.row:
             raise CheckpointError(f"{checkpoint}: {_wrong_row(opened.config.algo, cls)}")
         # A `learn(n)` that stopped short of the total it began with has its end in the saved config: the object's total is the larger one.
-        config = opened.config
-        resumed = cls(config.replace(total_timesteps=max(config.total_timesteps, config.horizon), schedule_timesteps=config.horizon))
+        # Where a new run is made is not for the file to say: beside the checkpoint, or the run it is in.
+        config, beside = opened.config, (opened.run_dir or opened.path.absolute()).parent
+        total = max(config.total_timesteps, config.horizon)
+        resumed = cls(config.replace(total_timesteps=total, schedule_timesteps=config.horizon, output_dir=beside))
         resumed._env, resumed.checkpoint_path = env, opened.path
         return resumed
 

@@ -3,30 +3,46 @@
     checkpoints/step_1000/manifest.json  model.safetensors  training.safetensors  replay.safetensors
     checkpoints/latest -> step_1000      checkpoints/best -> step_500
 
-A checkpoint is written beside its final name, synced, then renamed: a reader sees a whole one or none. What is read back is
-checked as if a stranger had written it.
+A checkpoint is written beside its final name, synced, then renamed, and removed by renaming it first: a reader sees a whole one or none.
+What is read back is checked as if a stranger had written it (manifest.py).
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from rl_training.errors import CheckpointError, ConfigError
+from rl_training.errors import CheckpointError, ConfigError, UserError
 from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.files import failing_as_run_error, remove, sync, write_json
-from rl_training.experiment.registry import algorithm_names
-from rl_training.experiment.runs import versions
+from rl_training.experiment.files import (
+    HIDDEN,
+    Lock,
+    beside,
+    digest,
+    failing_as_run_error,
+    is_real_directory,
+    is_regular,
+    present,
+    reason,
+    remove,
+    replace_directory,
+    sync,
+    write_json,
+)
+from rl_training.experiment.manifest import FILES, FORMAT_VERSION, MANIFEST, manifest_of, read_manifest, seal
+from rl_training.experiment.runs import is_run_directory
 from rl_training.experiment.state_files import join_state, read_tensors, split_state, write_tensors
 from rl_training.types import State
 
-FORMAT_VERSION = 1
-_STEP = re.compile(r"step_(0|[1-9]\d*)")
+__all__ = ["Checkpoint", "CheckpointStore", "MissingCheckpoint", "copy_checkpoint", "manifest_of", "open_checkpoint", "with_checkpoint"]
+
+_STEP = re.compile(r"step_(0|[1-9]\d{0,17})")
+_LOOKS = 5  # rotation may take away what a reader has just found, but hardly again and again
+T = TypeVar("T")
 
 
 class MissingCheckpoint(CheckpointError):
@@ -42,26 +58,37 @@ class Checkpoint:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.manifest = _read_manifest(path)
+        self.manifest = read_manifest(path)
         self.step: int = self.manifest["step"]
         try:
             self.config = TrainConfig.from_dict(self.manifest["config"], source="config")
         except ConfigError as error:
-            raise CheckpointError(f"{path / 'manifest.json'}: {error}") from None
+            raise CheckpointError(f"{path / MANIFEST}: {error}") from None
         for key in ("algo", "env_id"):
             if getattr(self.config, key) != self.manifest[key]:
-                raise CheckpointError(f"{path / 'manifest.json'}: {key} is {self.manifest[key]!r}, but its config says otherwise")
+                raise CheckpointError(f"{path / MANIFEST}: {key} is {self.manifest[key]!r:.60}, but its config says otherwise")
 
     @property
     def run_dir(self) -> Path | None:
         """The run this checkpoint stands in, if it does."""
-        path = Path(os.path.realpath(self.path) if self.path.is_symlink() else os.path.abspath(self.path))
-        run = path.parent.parent
-        return run if path.parent.name == "checkpoints" and (run / "config.yaml").is_file() else None
+        return run_of(self.path)
+
+    def require_for_resume(self) -> None:
+        """Raises CheckpointError where a run cannot go on from here."""
+        version = self.manifest["format_version"]
+        if version != FORMAT_VERSION:
+            raise CheckpointError(
+                f"{self.path}: has format {version}, which eval and predict read but resume does not: "
+                "resume it with the version of rl_training that wrote it, or train anew"
+            )
+        named = _STEP.fullmatch(self.path.name.removeprefix(".old-"))
+        if self.run_dir is not None and (named is None or int(named[1]) != self.step):
+            raise CheckpointError(f"{self.path}: is not named after its step, which is {self.step}")
 
     def _load(self, name: str) -> State:
         file = self.path / f"{name}.safetensors"
-        return join_state(self.manifest["state"].get(name), read_tensors(file), source=str(file))
+        expected = None if self.manifest["format_version"] == 1 else self.manifest["files"].get(file.name, "none")
+        return join_state(self.manifest["state"].get(name), read_tensors(file, expected), source=str(file))
 
     def load_model(self) -> State:
         return self._load("model")
@@ -71,38 +98,17 @@ class Checkpoint:
 
     def load_replay(self) -> State | None:
         """The replay's state, or None where this checkpoint has none (rotated away, or `checkpoint_replay: false`)."""
-        return self._load("replay") if (self.path / "replay.safetensors").exists() else None
+        return self._load("replay") if os.path.lexists(self.path / "replay.safetensors") else None
 
 
-def _read_manifest(path: Path) -> dict[str, Any]:
-    file = path / "manifest.json"
-    try:
-        manifest = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise CheckpointError(f"{file}: is missing") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{file}: not a whole manifest ({' '.join(str(error).split())})") from None
-    if not isinstance(manifest, dict) or type(manifest.get("format_version")) is not int:
-        raise CheckpointError(f"{file}: not the manifest of a checkpoint")
-    if manifest["format_version"] != FORMAT_VERSION:
-        found = manifest["format_version"]
-        hint = "; a newer rl_training wrote it" if found > FORMAT_VERSION else ""
-        raise CheckpointError(f"{file}: has format {found}, and this version reads format {FORMAT_VERSION}{hint}")
-    kinds = {"algo": str, "env_id": str, "step": int, "config": dict, "state": dict}
-    for key, kind in kinds.items():
-        if type(manifest.get(key)) is not kind:
-            raise CheckpointError(f"{file}: {key} is missing or no {kind.__name__}")
-    if manifest["step"] < 0:
-        raise CheckpointError(f"{file}: step is {manifest['step']}")
-    if manifest["algo"] not in algorithm_names():
-        raise CheckpointError(f"{file}: algorithm {manifest['algo']!r} is not known here (register it first)")
-    plain = {key: value for key, value in manifest.items() if key != "state"}
-    return {**join_state(plain, {}, source=str(file)), "state": manifest["state"]}
+# Finding one
 
 
-def manifest_of(config: TrainConfig) -> dict[str, Any]:
-    """What every manifest says of its run."""
-    return {"algo": config.algo, "env_id": config.env_id, "config": config.to_dict(), "versions": versions()}
+def run_of(checkpoint: Path) -> Path | None:
+    """The run in whose `checkpoints/` the directory `checkpoint` lies."""
+    path = Path(os.path.realpath(checkpoint) if checkpoint.is_symlink() else os.path.abspath(checkpoint))
+    run = path.parent.parent
+    return run if path.parent.name == "checkpoints" and is_run_directory(run) else None
 
 
 def _linked(directory: Path, link: str) -> Path | None:
@@ -112,62 +118,169 @@ def _linked(directory: Path, link: str) -> Path | None:
     except OSError:
         return None
     if not _STEP.fullmatch(target):
-        raise CheckpointError(f"{directory / link}: points at {target!r}, which is no checkpoint beside it")
-    return directory / target if (directory / target).is_dir() else None
+        raise CheckpointError(f"{directory / link}: points at {target!r:.60}, which is no checkpoint beside it")
+    return present(directory / target)
 
 
 def _steps(directory: Path) -> list[int]:
-    names = (entry.name for entry in directory.iterdir() if entry.is_dir() and not entry.is_symlink()) if directory.is_dir() else ()
+    names = (entry.name for entry in directory.iterdir() if is_real_directory(entry)) if directory.is_dir() else ()
     return sorted(int(match[1]) for name in names if (match := _STEP.fullmatch(name)))
+
+
+class _Found:
+    """What a path means: the checkpoint's directory, or the run that has none yet."""
+
+    def __init__(self, given: Path) -> None:
+        self.given = given
+        self.checkpoint: Path | None = None
+        self.run: Path | None = None
+        place = given.parent if given.is_file() else given
+        if place.is_symlink() and place.name in ("latest", "best"):
+            self.run = run_of(place.parent / "any")
+            self.checkpoint = _linked(place.parent, place.name)
+            if self.checkpoint is None:
+                raise CheckpointError(f"{given}: points at a checkpoint that is gone")
+            return
+        if not os.path.lexists(place):
+            self.checkpoint = present(place)  # one that was being replaced when its writer died
+            if self.checkpoint is None:
+                raise MissingCheckpoint(f"{given}: no such checkpoint")
+        elif os.path.lexists(place / MANIFEST):
+            self.checkpoint = place
+        if self.checkpoint is not None:
+            self.run = run_of(self.checkpoint)
+            return
+        if is_run_directory(place):
+            self.run = place
+        store = place / "checkpoints" if self.run is not None or (place / "checkpoints").is_dir() else place
+        # A process killed while it replaced a checkpoint can leave `latest` pointing at nothing: the newest whole one is next best.
+        steps = _steps(store)
+        self.checkpoint = _linked(store, "latest") or (store / f"step_{steps[-1]}" if steps else None)
+
+
+def find_run(path: str | Path) -> Path | None:
+    """The run's directory that a path to a checkpoint, a link, a file in one or the run itself means, without reading a checkpoint."""
+    return _looking(path, lambda found: found.run)
 
 
 def open_checkpoint(path: str | Path) -> Checkpoint:
     """The checkpoint at `path`: its directory, a file in it, `latest` or `best`, or a run's directory (its latest)."""
-    given = Path(path)
-    if not given.exists() and not given.is_symlink():
-        raise MissingCheckpoint(f"{given}: no such checkpoint")
-    place = given.parent if given.is_file() else given
-    if place.is_symlink() and place.name in ("latest", "best"):
-        linked = _linked(place.parent, place.name)
-        if linked is None:
-            raise CheckpointError(f"{given}: points at a checkpoint that is gone")
-        return Checkpoint(linked)
-    if (place / "manifest.json").exists():
-        return Checkpoint(place)
-    is_run = (place / "config.yaml").is_file()
-    store = place / "checkpoints" if is_run or (place / "checkpoints").is_dir() else place
-    # A process killed while it replaced a checkpoint can leave `latest` pointing at nothing: the newest whole one is next best.
-    steps = _steps(store)
-    found = _linked(store, "latest") or (store / f"step_{steps[-1]}" if steps else None)
-    if found is not None:
-        return Checkpoint(found)
-    if is_run:
-        raise MissingCheckpoint(f"{given}: this run has no checkpoint yet", run_dir=place)
-    raise MissingCheckpoint(f"{given}: neither a checkpoint nor a run's directory")
+    return with_checkpoint(path, lambda checkpoint: checkpoint)
+
+
+def with_checkpoint(path: str | Path, read: Callable[[Checkpoint], T]) -> T:
+    """What `read` makes of the checkpoint at `path`; where rotation takes that away meanwhile, of the one that is there then."""
+
+    def look(found: _Found) -> T:
+        if found.checkpoint is not None:
+            return read(Checkpoint(found.checkpoint))
+        if found.run is not None:
+            raise MissingCheckpoint(f"{found.given}: this run has no checkpoint yet", run_dir=found.run)
+        raise MissingCheckpoint(f"{found.given}: neither a checkpoint nor a run's directory")
+
+    return _looking(path, look)
+
+
+def _looking(path: str | Path, look: Callable[[_Found], T]) -> T:
+    for looks_left in reversed(range(_LOOKS)):
+        found = None
+        try:
+            found = _Found(Path(path))
+            return look(found)
+        except CheckpointError:
+            still_there = found is not None and (found.checkpoint is None or os.path.lexists(found.checkpoint / MANIFEST))
+            if still_there or not looks_left:
+                raise
+        except ValueError as error:
+            if isinstance(error, UserError):
+                raise
+            raise MissingCheckpoint(f"{str(path)!r:.60}: no such checkpoint ({error})") from None  # a NUL in the name
+    raise AssertionError("the last look has returned or raised")
+
+
+# Copying one
 
 
 def copy_checkpoint(source: str | Path, destination: str | Path) -> Path:
     """A copy of the checkpoint at `source`, whole or not at all. An older checkpoint at `destination` is replaced, anything else is not."""
-    opened, final = open_checkpoint(source).path.resolve(), Path(destination)
+    final = Path(destination)
+    require_replaceable(final)
+    return with_checkpoint(source, lambda checkpoint: _copied(checkpoint, final))
+
+
+def _copied(checkpoint: Checkpoint, final: Path) -> Path:
+    opened = checkpoint.path.resolve()
     if final.resolve() == opened:
         return final
-    if (final.exists() or final.is_symlink()) and not (final / "manifest.json").is_file() and not _is_empty(final):
-        raise CheckpointError(f"{final}: exists and is no checkpoint, so nothing is written over it")
     with failing_as_run_error(final):
         final.parent.mkdir(parents=True, exist_ok=True)
-        temporary = final.with_name(f".new-{final.name}")
-        remove(temporary)
+        _sweep(final)
+        temporary = beside(final, ".new-")
         try:
-            shutil.copytree(opened, temporary)
-            remove(final)
-            temporary.rename(final)
+            temporary.mkdir()
+            lock = Lock.of(temporary)
+            for name in (MANIFEST, *FILES):
+                _copy_file(opened / name, temporary / name, needed=name == MANIFEST)
+            sync(temporary)
+            replace_directory(temporary, final)
+            if lock is not None:
+                lock.release()
         finally:
             remove(temporary)
     return final
 
 
-def _is_empty(path: Path) -> bool:
-    return path.is_dir() and not path.is_symlink() and not any(path.iterdir())
+def _copy_file(source: Path, copy: Path, *, needed: bool) -> None:
+    if not os.path.lexists(source):
+        if needed:
+            raise CheckpointError(f"{source}: is missing")
+        return
+    if not is_regular(source):
+        raise CheckpointError(f"{source}: is not a regular file")
+    try:
+        shutil.copyfile(source, copy)
+    except FileNotFoundError:
+        raise CheckpointError(f"{source}: is missing") from None
+    sync(copy)
+
+
+def _sweep(final: Path) -> None:
+    """Removes what processes that were killed while they copied here left behind: nobody has the lock of those."""
+    for prefix in HIDDEN:
+        for left in final.parent.glob(f"{_escaped(prefix + final.name)}.*"):
+            if is_real_directory(left) and (lock := Lock.of(left)) is not None:
+                remove(left)
+                lock.release()
+
+
+def _escaped(name: str) -> str:
+    return re.sub(r"([*?[])", r"[\1]", name)
+
+
+def require_replaceable(final: Path) -> None:
+    """Raises CheckpointError unless a checkpoint may be put at `final`: nothing is there, an empty folder, or a checkpoint of ours."""
+    if not os.path.lexists(final):
+        return
+    refusal = "so nothing is written over it"
+    if not is_real_directory(final):
+        raise CheckpointError(f"{final}: is {'a link' if final.is_symlink() else 'no folder'}, {refusal}")
+    try:
+        names = sorted(entry.name for entry in final.iterdir())
+    except OSError as error:
+        raise CheckpointError(f"{final}: cannot be read ({reason(error)}), {refusal}") from None
+    if not names:
+        return
+    foreign = [name for name in names if name not in (MANIFEST, *FILES)]
+    if MANIFEST not in names or foreign:
+        also = f" (it holds {foreign[0]!r:.60})" if foreign else ""
+        raise CheckpointError(f"{final}: exists and is no checkpoint{also}, {refusal}")
+    try:
+        read_manifest(final)
+    except CheckpointError as error:
+        raise CheckpointError(f"{final}: exists and is no checkpoint of ours ({error}), {refusal}") from None
+
+
+# The store
 
 
 class CheckpointStore:
@@ -175,17 +288,22 @@ class CheckpointStore:
 
     def __init__(self, directory: str | Path, keep: int) -> None:
         self.directory, self.keep = Path(directory), keep
+        if self.directory.is_symlink():
+            raise CheckpointError(f"{self.directory}: is a link, and a run writes only into its own folder")
         with failing_as_run_error(self.directory):
             self.directory.mkdir(parents=True, exist_ok=True)
-            for entry in self.directory.glob(".*step_*"):  # left by a process that was killed while it wrote
+            for entry in sorted(self.directory.glob(".*step_*")):  # left by a process that was killed while it wrote
                 name = entry.name.removeprefix(".old-")
-                if _STEP.fullmatch(name) and not (self.directory / name).exists():
+                if _STEP.fullmatch(name) and not os.path.lexists(self.directory / name):
                     entry.rename(self.directory / name)
                 else:
                     remove(entry)
 
     def path(self, step: int) -> Path:
         return self.directory / f"step_{step}"
+
+    def has(self, step: int) -> bool:
+        return is_real_directory(self.path(step))
 
     def save(
         self, step: int, *, model: State, training: State, replay: State | None, manifest: Mapping[str, Any], link_latest: bool = True
@@ -199,22 +317,17 @@ class CheckpointStore:
         with failing_as_run_error(final):
             try:
                 temporary.mkdir()
-                trees = {}
+                trees, files = {}, {}
                 for name, state in states.items():
                     trees[name], tensors = split_state(state)
-                    write_tensors(temporary / f"{name}.safetensors", tensors)
+                    file = temporary / f"{name}.safetensors"
+                    write_tensors(file, tensors)
+                    files[file.name] = digest(file)
                     del tensors
-                about, _ = split_state({**manifest, "format_version": FORMAT_VERSION, "step": step})
-                write_json(temporary / "manifest.json", {**about, "state": trees})
+                about, _ = split_state({**manifest, "format_version": FORMAT_VERSION, "step": step, "files": files})
+                write_json(temporary / MANIFEST, seal({**about, "state": trees}))
                 sync(temporary)
-                if final.exists():
-                    retired = self.directory / f".old-step_{step}"
-                    final.rename(retired)
-                    temporary.rename(final)
-                    remove(retired)
-                else:
-                    temporary.rename(final)
-                sync(self.directory)
+                replace_directory(temporary, final)
             finally:
                 remove(temporary)
             if link_latest:
@@ -231,16 +344,16 @@ class CheckpointStore:
     def cut_after(self, step: int) -> None:
         """Forgets what lies past `step`, where the run goes on from: all but the best checkpoint, of which the replay goes."""
         with failing_as_run_error(self.directory):
-            best = _linked(self.directory, "best")
-            for later in (each for each in _steps(self.directory) if each > step):
-                remove(self.path(later) / "replay.safetensors" if self.path(later) == best else self.path(later))
-            if self.path(step).is_dir():
+            if self.has(step):  # first: from here on a resumed run goes on from there, whatever is still to be removed
                 self._link("latest", step)
             else:  # the run starts over
                 remove(self.directory / "latest")
+            best = _linked(self.directory, "best")
+            for later in (each for each in _steps(self.directory) if each > step):
+                remove(self.path(later) / "replay.safetensors" if self.path(later) == best else self.path(later))
 
     def _link(self, name: str, step: int) -> None:
-        if not self.path(step).is_dir():
+        if not self.has(step):
             raise FileNotFoundError(f"there is no checkpoint of step {step}")
         temporary = self.directory / f".link-{name}-step_{step}"
         remove(temporary)

@@ -1,22 +1,94 @@
-"""Files that survive a crash, and failures that say where they happened."""
+"""Files that survive a crash, that nobody can make us follow elsewhere, and failures that say where they happened.
+
+What is written appears under its name whole or not at all, and never through a link. What is read is a regular file of a size that was
+looked at first: a pipe would hang a reader, and a device would fill its memory.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
+import hashlib
 import json
 import os
+import secrets
 import shutil
+import stat
 import sys
 import weakref
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from rl_training.errors import RunError
 
 if sys.platform != "win32":
     import fcntl
+
+HIDDEN = (".new-", ".old-", ".gone-")
+"""Names under way: being written, being replaced, being removed. What bears one of them after its writer has died is nobody's."""
+
+_NO_FOLLOW: int = getattr(os, "O_NOFOLLOW", 0)
+_NO_WAIT: int = getattr(os, "O_NONBLOCK", 0)
+
+
+# Reading
+
+
+def read_text(path: Path, *, limit: int) -> str:
+    """The text in the regular file `path` of at most `limit` bytes; OSError, or ValueError where it is larger or no text."""
+    descriptor = os.open(path, os.O_RDONLY | _NO_WAIT)  # a pipe would wait for somebody to write
+    with open(descriptor, "rb") as file:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "is not a regular file")
+        content = b"" if found.st_size > limit else file.read(limit + 1)
+    if max(found.st_size, len(content)) > limit:
+        raise ValueError(f"is larger than the {limit:,} bytes such a file may have")
+    return content.decode("utf-8")
+
+
+def read_json(path: Path, *, limit: int) -> Any:
+    """The strict JSON in `path`; OSError or ValueError where there is none."""
+    return parse_json(read_text(path, limit=limit))
+
+
+def parse_json(text: str) -> Any:
+    """The value in `text`. Python's own reader also takes NaN and Infinity, which no JSON has and nobody could write back."""
+    try:
+        return json.loads(text, parse_constant=_no_constant)
+    except RecursionError:
+        raise ValueError("is nested too deeply") from None
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
+
+
+def is_regular(path: Path) -> bool:
+    """Whether `path` is a file that can be read to its end; a link to one is."""
+    try:
+        return stat.S_ISREG(path.stat().st_mode)
+    except (OSError, ValueError):
+        return False
+
+
+def is_real_directory(path: Path) -> bool:
+    """Whether `path` is a directory and no link to one."""
+    return path.is_dir() and not path.is_symlink()
+
+
+def digest(path: Path) -> str:
+    """The SHA-256 of the file's bytes, as hexadecimal digits."""
+    found = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            found.update(block)
+    return found.hexdigest()
+
+
+# Writing
 
 
 def sync(path: Path) -> None:
@@ -28,11 +100,17 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
+def beside(path: Path, prefix: str) -> Path:
+    """A hidden name of `path`'s own, in its folder, that nobody else has: two writers do not write one file."""
+    return path.with_name(f"{prefix}{path.name}.{secrets.token_hex(6)}")
+
+
 def write_text(path: Path, text: str) -> None:
-    """Writes `path` whole or not at all."""
-    temporary = path.with_name(f".new-{path.name}")
+    """Writes `path` whole or not at all. A link there is replaced, not followed."""
+    temporary = beside(path, ".new-")
     try:
-        with temporary.open("w", encoding="utf-8") as file:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_FOLLOW, 0o666)
+        with open(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
@@ -46,12 +124,84 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
     write_text(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
 
 
+def open_to_append(path: Path) -> int:
+    """A descriptor to append to the regular file `path`, which is made where there is none; OSError where it is a link or anything else."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | _NO_FOLLOW | _NO_WAIT, 0o666)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "is not a regular file")
+    return descriptor
+
+
+# Replacing and removing
+
+
+def replace_directory(new: Path, final: Path) -> None:
+    """Puts the directory `new` in the place of `final`, if there is one, in whose folder it lies.
+
+    Where the system can exchange two names, a kill at any moment leaves the old or the new one under the name. Elsewhere there is a moment
+    between two renames in which the old one is hidden: `present` finds it.
+    """
+    if not os.path.lexists(final):
+        new.rename(final)
+    elif _exchange(new, final):
+        remove(new)
+    else:
+        retired = final.with_name(f".old-{final.name}")
+        remove(retired)
+        final.rename(retired)
+        new.rename(final)
+        remove(retired)
+    sync(final.parent)
+
+
+def present(directory: Path) -> Path | None:
+    """The directory itself, or the one that was being replaced when its writer died; None where there is neither."""
+    retired = directory.with_name(f".old-{directory.name}")
+    return next((each for each in (directory, retired) if is_real_directory(each)), None)
+
+
 def remove(path: Path) -> None:
-    """Removes the file, link or directory `path`, if there is one."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
+    """Removes the file, link or directory `path`, if there is one. A directory vanishes at once, under a hidden name its files then go."""
+    if is_real_directory(path):
+        if not path.name.startswith(HIDDEN):
+            hidden = beside(path, ".gone-")
+            path.rename(hidden)
+            path = hidden
+        try:
+            shutil.rmtree(path)
+        except FileNotFoundError:  # somebody else is at it too
+            shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
+
+
+_EXCHANGE, _HERE = 2, -100  # linux/fs.h: RENAME_EXCHANGE, fcntl.h: AT_FDCWD
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Exchanges two names in one step; False where the system cannot."""
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError):  # a C library without it
+        return False
+    if rename(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):  # this file system cannot
+        return False
+    raise OSError(code, os.strerror(code), str(other))
+
+
+# Failures
+
+
+def reason(error: Exception) -> str:
+    """An error in one line, without the path it may repeat."""
+    said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return " ".join(said.split())
 
 
 def disk_is_full(error: OSError) -> bool:
@@ -64,21 +214,28 @@ def failing_as_run_error(place: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise RunError(f"{place}: cannot be written ({error.strerror or error})") from error
+        raise RunError(f"{place}: cannot be written ({reason(error)})") from error
+
+
+# Locks
 
 
 class Lock:
     """Held until `release`, the object's end or the process's, however that comes: the system lets go of it, no file is left behind."""
 
+    _held: ClassVar[weakref.WeakSet[Lock]] = weakref.WeakSet()
+
     def __init__(self, descriptor: int) -> None:
         self.release = weakref.finalize(self, os.close, descriptor)
+        self._held.add(self)
 
     @classmethod
-    def of(cls, directory: Path) -> Lock | None:
-        """The lock of `directory`, or None where somebody else has it; on Windows, or where files cannot be locked, nobody is kept out."""
+    def of(cls, path: Path) -> Lock | None:
+        """The lock of a directory or file, or None where somebody else has it; on Windows, or where files cannot be locked, nobody is
+        kept out."""
         if sys.platform == "win32":
             return cls(os.open(os.devnull, os.O_RDONLY))
-        descriptor = os.open(directory, os.O_RDONLY)
+        descriptor = os.open(path, os.O_RDONLY)
         lock = cls(descriptor)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -88,3 +245,13 @@ class Lock:
         except OSError:
             pass
         return lock
+
+    @classmethod
+    def forget(cls) -> None:
+        """In a forked process: the locks are its parent's, and must not outlive that."""
+        for lock in tuple(cls._held):
+            lock.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=Lock.forget)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import itertools
 import json
 import math
@@ -15,7 +16,7 @@ from typing import Any, Protocol
 
 from typing_extensions import Self
 
-from rl_training.experiment.files import failing_as_run_error
+from rl_training.experiment.files import failing_as_run_error, open_to_append
 
 
 class Sink(Protocol):
@@ -85,7 +86,7 @@ class _Unbuffered:
     """A file to append to where every write is done or has failed when it returns, so that closing cannot fail again."""
 
     def __init__(self, path: Path) -> None:
-        self._raw = path.open("ab", buffering=0)
+        self._raw = io.FileIO(open_to_append(path), "ab")
 
     def write(self, data: bytes) -> None:
         while data:

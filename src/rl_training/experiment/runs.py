@@ -17,9 +17,29 @@ from typing import Any
 
 from rl_training.errors import ConfigError, RunError, UserError
 from rl_training.experiment.config import TrainConfig, load_config
-from rl_training.experiment.files import Lock, disk_is_full, failing_as_run_error, write_json, write_text
+from rl_training.experiment.files import (
+    Lock,
+    disk_is_full,
+    failing_as_run_error,
+    is_regular,
+    read_json,
+    reason,
+    remove,
+    write_json,
+    write_text,
+)
 
 _PACKAGES = ("rl-training", "torch", "numpy", "gymnasium", "safetensors", "pydantic", "numba", "tensorboard")
+
+
+MAX_METADATA_BYTES = 16 << 20
+OWN_FILES = ("config.yaml", "metadata.json", "metrics.jsonl")
+OWN_FOLDERS = ("checkpoints", "wandb")
+
+
+def is_run_directory(path: Path) -> bool:
+    """Whether a run was made at `path`: its config is the first thing written there."""
+    return is_regular(path / "config.yaml")
 
 
 class RunDirectory:
@@ -34,13 +54,14 @@ class RunDirectory:
         """A new directory with the resolved config and the metadata. `command` is what was run (this process's arguments if None)."""
         try:
             path = _new_directory(config, suffix)
-        except OSError as error:
-            message = f"output_dir {config.output_dir}: no run can be made there ({error.strerror or error})"
-            raise (RunError if disk_is_full(error) else ConfigError)(message) from error
+        except (OSError, ValueError) as error:
+            message = f"output_dir {config.output_dir}: no run can be made there ({reason(error)})"
+            full = isinstance(error, OSError) and disk_is_full(error)
+            raise (RunError if full else ConfigError)(message) from error
         run = cls(path, config)
+        run.hold()
         run.save_config(config)
-        with failing_as_run_error(path):
-            write_json(path / "metadata.json", _describe(config, sys.argv if command is None else command))
+        run._write_metadata(_describe(config, sys.argv if command is None else command))
         return run
 
     @classmethod
@@ -48,20 +69,46 @@ class RunDirectory:
         """The run at `path`: its directory, or anything inside it."""
         start = Path(os.path.abspath(path))
         for place in (start, *start.parents):
-            if (place / "config.yaml").is_file() and (place / "metadata.json").is_file():
+            if is_run_directory(place):
                 return cls(place, load_config(place / "config.yaml"))
         raise UserError(f"{path}: not a run's directory")
 
+    @classmethod
+    def held(cls, path: Path) -> RunDirectory:
+        """The run at `path` to go on in, locked before anything of it is read and checked before anything is written."""
+        lock = _lock_of(path)
+        run = cls.open(path)
+        run._lock = lock
+        run._require_own()
+        return run
+
     def hold(self) -> None:
         """Only one process trains in a directory: a second one is told so before it cuts what the first has written."""
-        self._lock = Lock.of(self.path)
         if self._lock is None:
-            raise UserError(f"{self.path}: another process is training in this run")
+            self._lock = _lock_of(self.path)
 
     def release(self) -> None:
         if self._lock is not None:
             self._lock.release()
             self._lock = None
+
+    def _require_own(self) -> None:
+        """Raises UserError where a name a run writes to is a link or no file, or metadata.json is damaged."""
+        for names, kind, is_kind in ((OWN_FILES, "regular file", is_regular), (OWN_FOLDERS, "folder", Path.is_dir)):
+            for place in (self.path / name for name in names):
+                if place.is_symlink():
+                    raise UserError(f"{place}: is a link, and a run writes only into its own folder")
+                if os.path.lexists(place) and not is_kind(place):
+                    raise UserError(f"{place}: is not a {kind}")
+        if not isinstance(self.metadata.get("trackers", {}), dict):
+            raise UserError(f"{self.path / 'metadata.json'}: trackers is no mapping")
+
+    def sweep(self) -> None:
+        """Removes what a process that was killed while it wrote left behind; only for whoever holds the run."""
+        with failing_as_run_error(self.path):
+            for name in OWN_FILES:
+                for left in self.path.glob(f".new-{name}*"):
+                    remove(left)
 
     @property
     def checkpoints(self) -> Path:
@@ -73,10 +120,16 @@ class RunDirectory:
 
     @property
     def metadata(self) -> dict[str, Any]:
+        """What stands in metadata.json; said anew where a process was killed before it wrote any."""
+        file = self.path / "metadata.json"
+        if not os.path.lexists(file):
+            return _describe(self.config, sys.argv)
         try:
-            loaded: dict[str, Any] = json.loads((self.path / "metadata.json").read_text(encoding="utf-8"))
+            loaded = read_json(file, limit=MAX_METADATA_BYTES)
         except (OSError, ValueError) as error:
-            raise UserError(f"{self.path / 'metadata.json'}: cannot be read ({error})") from None
+            raise UserError(f"{file}: cannot be read ({reason(error)}); the run can be resumed without it") from None
+        if not isinstance(loaded, dict):
+            raise UserError(f"{file}: does not hold keys and values; the run can be resumed without it")
         return loaded
 
     def save_config(self, config: TrainConfig) -> None:
@@ -87,8 +140,11 @@ class RunDirectory:
 
     def update_metadata(self, **fields: Any) -> None:
         """Adds plain values to metadata.json, such as whether this run can be resumed exactly."""
+        self._write_metadata({**self.metadata, **fields})
+
+    def _write_metadata(self, content: dict[str, Any]) -> None:
         with failing_as_run_error(self.path / "metadata.json"):
-            write_json(self.path / "metadata.json", {**self.metadata, **fields})
+            write_json(self.path / "metadata.json", content)
 
     def cut_after(self, step: int) -> None:
         """Drops the records past `step` from metrics.jsonl, and a last line that a killed process left half written."""
@@ -99,11 +155,21 @@ class RunDirectory:
             write_text(self.metrics, "".join(line for line in lines if _step_of(line) <= step))
 
 
+def _lock_of(path: Path) -> Lock:
+    try:
+        lock = Lock.of(path)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be opened ({reason(error)})") from None
+    if lock is None:
+        raise UserError(f"{path}: another process is training in this run")
+    return lock
+
+
 def _step_of(line: str) -> float:
     """The step of a record, or infinity where the line is no whole record."""
     try:
         record = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return float("inf")
     step = record.get("step") if isinstance(record, dict) else None
     return step if isinstance(step, int) and line.endswith("\n") else float("inf")

@@ -9,6 +9,7 @@ Equal states give equal bytes: safetensors orders by name, and no metadata is wr
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from rl_training.errors import CheckpointError, RunError
-from rl_training.experiment.files import sync
+from rl_training.experiment.files import digest, is_regular, reason, sync
 from rl_training.types import State
 
 _TENSOR, _FLOAT = "$tensor", "$float"
@@ -85,14 +86,17 @@ def join_state(tree: object, tensors: Mapping[str, Tensor], *, source: str) -> S
                 raise CheckpointError(f"{source}: {path} is {_kind(tensor)}, but the manifest says {node[_TENSOR]!r:.60}")
             return tensor
         if node.keys() == {_FLOAT}:
-            if node[_FLOAT] not in ("nan", "inf", "-inf"):
+            if not isinstance(node[_FLOAT], str) or node[_FLOAT] not in ("nan", "inf", "-inf"):
                 raise CheckpointError(f"{source}: {path} is no number in the manifest")
             return float(node[_FLOAT])
         return {key: visit(item, f"{path}/{key}" if path else key) for key, item in node.items()}
 
     if not isinstance(tree, dict):
         raise CheckpointError(f"{source}: the manifest does not describe it")
-    state: State = visit(tree, "")
+    try:
+        state: State = visit(tree, "")
+    except RecursionError:
+        raise CheckpointError(f"{source}: the manifest is nested too deeply") from None
     if left:
         raise CheckpointError(f"{source}: holds {min(left)!r:.60}, which the manifest does not know")
     return state
@@ -110,11 +114,17 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
         raise RunError(f"{path}: cannot be written ({' '.join(str(error).split())})") from error
 
 
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors in the safetensors file `path`."""
+def read_tensors(path: Path, expected: str | None = None) -> dict[str, Tensor]:
+    """The tensors in the safetensors file `path`, whose digest must be `expected` where that is given."""
+    if not is_regular(path):
+        raise CheckpointError(f"{path}: is {'not a regular file' if os.path.lexists(path) else 'missing'}")
     try:
+        if expected is not None and digest(path) != expected:
+            raise CheckpointError(f"{path}: is damaged (its digest is not the manifest's)")
         return load_file(path)
     except FileNotFoundError:
         raise CheckpointError(f"{path}: is missing") from None
+    except CheckpointError:
+        raise
     except (SafetensorError, OSError, ValueError) as error:
-        raise CheckpointError(f"{path}: not a whole safetensors file ({' '.join(str(error).split())})") from None
+        raise CheckpointError(f"{path}: not a whole safetensors file ({reason(error)})") from None

@@ -28,6 +28,7 @@ from rl_training.experiment.tracking import open_trackers, require_trackers
 from rl_training.runtime.cadence import after, due
 from rl_training.runtime.callbacks import Callback, overriding
 from rl_training.runtime.evaluator import Evaluation
+from rl_training.runtime.run_state import RunState
 from rl_training.types import EnvStep, Episode, State, UpdateResult
 
 RECENT_EPISODES = 100  # as many as Stable-Baselines3 averages rollout/ep_rew_mean over
@@ -42,7 +43,7 @@ class RunOptions:
     callbacks: Sequence[Callback] = ()
     env: Callable[..., Any] | None = None
     resume_from: Checkpoint | None = None
-    restart_in: Path | None = None  # a run's directory that holds no checkpoint yet: start over there
+    goes_on_in: RunDirectory | None = None  # the run that is resumed, locked; without `resume_from` it has no checkpoint yet: start over
 
 
 @dataclass(frozen=True)
@@ -107,29 +108,27 @@ class Run:
     # Life
 
     def _open(self, options: RunOptions) -> None:
-        """Make the run directory, or take up the one that is resumed: only now is anything written."""
+        """Make the run directory, or take up the one that is resumed: everything is read and checked before anything is written."""
         require_trackers(self.config.trackers)
-        checkpoint = options.resume_from
+        checkpoint, existing = options.resume_from, options.goes_on_in
         if checkpoint is not None:
             try:
                 self._restore(checkpoint)
             except (UserError, RunError):
                 raise
-            except (RuntimeError, KeyError, TypeError, ValueError, IndexError) as error:  # what parts say of a state that is not theirs
-                reason = " ".join(str(error).split())
-                raise CheckpointError(f"{checkpoint.path}: does not fit the run of its config ({reason})") from error
-        existing = options.restart_in if checkpoint is None else checkpoint.run_dir
-        self.directory = RunDirectory.create(self.config, options.run_suffix) if existing is None else RunDirectory.open(existing)
-        self.directory.hold()
+            except Exception as error:  # parts may say anything of a state that is not theirs: it is chained, and the reason said
+                reason = " ".join(f"{type(error).__name__}: {error}".split())
+                raise CheckpointError(f"{checkpoint.path}: does not fit the run of its config ({reason:.300})") from error
+        self.directory = RunDirectory.create(self.config, options.run_suffix) if existing is None else existing
+        self.store = CheckpointStore(self.directory.checkpoints, keep=self.config.keep_checkpoints)
         if existing is not None:
-            self.directory.cut_after(self.clock.env_steps)
-            self.directory.save_config(self.config)
-        self.directory.update_metadata(**self.parts.notes)
-        self.store = CheckpointStore(self.directory.path / "checkpoints", keep=self.config.keep_checkpoints)
-        if existing is not None:
-            self.store.cut_after(self.clock.env_steps)
-            if self.best_mean is not None and self.store.path(self.best_step).is_dir():
+            self.store.cut_after(self.clock.env_steps)  # first: it decides where a run that is killed now goes on
+            existing.sweep()
+            existing.cut_after(self.clock.env_steps)
+            existing.save_config(self.config)
+            if self.best_mean is not None and self.store.has(self.best_step):
                 self.store.mark_best(self.best_step)  # a process killed between saving and linking left the link behind
+        self.directory.update_metadata(**self.parts.notes)
         if checkpoint is not None:
             self.checkpoint_path = checkpoint.path
         purge = None if existing is None else self.clock.env_steps + 1
@@ -367,16 +366,16 @@ class Run:
         if replay is not None and saved is not None:
             replay.load_state_dict(saved)
         self.parts.actor.load_state_dict(training["actor"])  # ends in the replay what cannot go on
-        state = training["run"]
-        self.clock.env_steps, self.clock.updates = int(state["env_steps"]), int(state["updates"])
-        self.recent.extend(Episode(*episode) for episode in state["recent"])
-        self.num_episodes = int(state["num_episodes"])
-        self.best_mean, self.best_step = state["best_mean"], int(state["best_step"])
-        self._last_evaluation = None if state["last_evaluation"] is None else (state["last_evaluation"][0], state["last_evaluation"][1])
-        self._logged_steps = int(state["logged_steps"])
-        if state["last_metrics"] is not None:
-            self.last_result = UpdateResult({name: torch.tensor(x, dtype=torch.float64) for name, x in state["last_metrics"].items()}, 0)
-        self._elapsed_before = float(state["elapsed"])
+        state = RunState.parse(training["run"], source=str(checkpoint.path), step=checkpoint.step)
+        self.clock.env_steps, self.clock.updates = state.env_steps, state.updates
+        self.recent.extend(Episode(*episode) for episode in state.recent)
+        self.num_episodes = state.num_episodes
+        self.best_mean, self.best_step = state.best_mean, state.best_step
+        self._last_evaluation = state.last_evaluation
+        self._logged_steps = state.logged_steps
+        if state.last_metrics is not None:
+            self.last_result = UpdateResult({name: torch.tensor(x, dtype=torch.float64) for name, x in state.last_metrics.items()}, 0)
+        self._elapsed_before = state.elapsed
         if replay is not None and saved is None:
             # Fill the memory again before learning from it, by the policy as it is.
             self.parts.actor.refill_from(self.clock.env_steps)

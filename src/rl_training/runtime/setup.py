@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -81,6 +83,21 @@ def env_source(config: TrainConfig, env: EnvSource | None) -> EnvSource:
     if config.env_is_callable:
         raise ConfigError(f"this run's environment is a callable ({config.env_id}): pass it again as env=")
     return config.env_id
+
+
+def require_allowed_env(env_id: str, *, source: Path, env: EnvSource | None) -> None:
+    """Raises UserError where a checkpoint or run names an environment of a module that nobody has imported here.
+
+    Importing runs the module's code, and whoever wrote the file chose its name: that is for its reader to allow. A config that somebody
+    trains by is their own, so `module:Id` there is imported.
+    """
+    module, colon, _ = env_id.rpartition(":")
+    if env is not None or not colon or module in sys.modules or module == "popgym":  # popgym is ours to import: envs/memory.py
+        return
+    raise UserError(
+        f"{source}: its environment {env_id!r:.100} would import the module {module!r:.100}, and so run its code; "
+        f"if you trust it, allow it with --import {module:.100} before the command (in Python: import it first)"
+    )
 
 
 def eval_envs(

@@ -13,14 +13,15 @@ from rl_training.envs.factory import EnvSource, make_envs
 from rl_training.envs.normalize import ObservationNormalizer
 from rl_training.envs.wrappers import parse_wrappers
 from rl_training.errors import CheckpointError, ConfigError, UserError
-from rl_training.experiment.checkpointing import Checkpoint, MissingCheckpoint, open_checkpoint
-from rl_training.experiment.config import TrainConfig, load_config
+from rl_training.experiment.checkpointing import Checkpoint, MissingCheckpoint, find_run, open_checkpoint, with_checkpoint
+from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.runs import RunDirectory, is_run_directory
 from rl_training.runtime.ahead_of_time import missing_toolchain
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.evaluator import MAX_ENVS, evaluate
 from rl_training.runtime.policy import Policy
 from rl_training.runtime.run import TrainResult
-from rl_training.runtime.setup import Seeds, describe_spaces, env_source, eval_envs, require_row_spaces
+from rl_training.runtime.setup import Seeds, describe_spaces, env_source, eval_envs, require_allowed_env, require_row_spaces
 from rl_training.runtime.watching import watching
 
 
@@ -41,6 +42,7 @@ def resume_training(
     *,
     total_timesteps: int | None = None,
     device: str | None = None,
+    output_dir: str | Path | None = None,
     callbacks: Sequence[Callback] = (),
     env: EnvSource | None = None,
     quiet: bool = True,
@@ -48,22 +50,45 @@ def resume_training(
     """Go on in the same run directory, exactly as if the run had never stopped.
 
     `total_timesteps` is absolute and moves only the end: schedules keep the original total. A run with no checkpoint yet starts over.
+    A checkpoint that stands in no run goes on in a new one, made in `output_dir`, or beside the checkpoint where that is not given.
     """
-    checkpoint: Checkpoint | None
+    run_dir = find_run(path)
+    if run_dir is None:
+        checkpoint = open_checkpoint(path)
+        checkpoint.require_for_resume()
+        place = checkpoint.path.absolute().parent if output_dir is None else output_dir
+        config = _moved(checkpoint.config, checkpoint.step, total_timesteps, device).replace(output_dir=place)
+        require_allowed_env(config.env_id, source=checkpoint.path, env=env)
+        return _call_trainer(config, callbacks=_with_progress(callbacks, quiet), env=env, resume_from=checkpoint)
+    if output_dir is not None:
+        raise UserError(f"output_dir: {path} belongs to the run {run_dir} and goes on there; only a copy outside of a run can go elsewhere")
+    held = RunDirectory.held(run_dir)  # before the checkpoint is chosen: another process may be about to remove it
+    try:
+        resume_from = _to_resume(path, held)
+        if resume_from is None:
+            config = _moved(held.config, 0, total_timesteps, device)
+        else:
+            config = _moved(resume_from.config, resume_from.step, total_timesteps, device)
+        require_allowed_env(config.env_id, source=run_dir if resume_from is None else resume_from.path, env=env)
+        return _call_trainer(config, callbacks=_with_progress(callbacks, quiet), env=env, resume_from=resume_from, goes_on_in=held)
+    finally:
+        held.release()
+
+
+def _to_resume(path: str | Path, held: RunDirectory) -> Checkpoint | None:
+    """The checkpoint of the run that a path means; None where the run has none to go on from and starts over."""
     try:
         checkpoint = open_checkpoint(path)
-        if not checkpoint.manifest.get("for_resume", True) and _is_run_directory(Path(path)):
-            raise MissingCheckpoint(f"{path}: this run has no checkpoint to resume yet", run_dir=Path(path))
-        config = checkpoint.config
     except MissingCheckpoint as missing:
         if missing.run_dir is None:
             raise
-        checkpoint, config = None, load_config(missing.run_dir / "config.yaml")
-        callbacks = _with_progress(callbacks, quiet)
-        run_dir = missing.run_dir
-        return _call_trainer(_moved(config, 0, total_timesteps, device), callbacks=callbacks, env=env, restart_in=run_dir)
-    config = _moved(config, checkpoint.step, total_timesteps, device)
-    return _call_trainer(config, callbacks=_with_progress(callbacks, quiet), env=env, resume_from=checkpoint)
+        return None
+    if not checkpoint.manifest.get("for_resume", True) and is_run_directory(Path(path)):
+        return None  # it was kept as `best` only
+    if checkpoint.run_dir is None or checkpoint.run_dir.resolve() != held.path.resolve():
+        raise CheckpointError(f"{path}: is no longer in the run {held.path}")
+    checkpoint.require_for_resume()
+    return checkpoint
 
 
 def evaluate_checkpoint(
@@ -81,12 +106,12 @@ def evaluate_checkpoint(
     """
     if num_episodes < 1:
         raise ConfigError(f"the number of episodes must be at least 1, got {num_episodes}")
-    checkpoint = open_checkpoint(path)
+    checkpoint, policy, statistics = with_checkpoint(path, lambda found: (found, _policy(found, "cpu"), _statistics(found)))
     config = checkpoint.config
-    policy = _policy(checkpoint, "cpu")
+    require_allowed_env(config.env_id, source=checkpoint.path, env=env)
     torch.set_num_threads(int(config.threads) if config.threads != "auto" else 1)
     with watching(render=render, record=record, num_episodes=num_episodes) as watch:
-        make = eval_envs(config, env_source(config, env), statistics=lambda: _statistics(checkpoint), seed=seed, watch=watch)
+        make = eval_envs(config, env_source(config, env), statistics=lambda: statistics, seed=seed, watch=watch)
         max_envs = MAX_ENVS if watch is None else 1
         evaluation = evaluate(policy.network, make, num_episodes=num_episodes, device=torch.device("cpu"), max_envs=max_envs)
     return evaluation.metrics()
@@ -94,7 +119,7 @@ def evaluate_checkpoint(
 
 def load_policy(path: str | Path, *, device: str = "cpu") -> Policy:
     """The policy in a checkpoint: reads the manifest and the model file, and makes no environment."""
-    return _policy(open_checkpoint(path), device)
+    return with_checkpoint(path, lambda checkpoint: _policy(checkpoint, device))
 
 
 def predict(path: str | Path, observations: Iterable[Any], *, device: str = "cpu") -> Iterator[dict[str, Any]]:
@@ -171,10 +196,6 @@ def _moved(config: TrainConfig, step: int, total_timesteps: int | None, device: 
         warnings.warn(f"the run goes on without compiling, with other rounding: {missing}", RuntimeWarning, stacklevel=3)
         changes["compile"] = False
     return config.replace(**changes) if changes else config
-
-
-def _is_run_directory(path: Path) -> bool:
-    return (path / "config.yaml").is_file()
 
 
 def _policy(checkpoint: Checkpoint, device: str) -> Policy:
