@@ -111,7 +111,7 @@ def repeat_for(work: Callable[[int], object], seconds: float) -> Contender:
 
 def compiled_fresh(learner: Any, batch: Any, case: str, unpack: Any = dict) -> None:
     """Compile a learner's step as a first run would, past the cache, and note what that took."""
-    from rl_training.runtime.accelerate import compile_learner
+    from rl_training.speed.ahead_of_time import compile_learner
 
     with tempfile.TemporaryDirectory() as folder:
         before = os.environ.get("RL_TRAINING_CACHE")

@@ -81,9 +81,11 @@ def parts_of(algo: str, device: str, *, steps: int = 200, **changes: Any) -> Any
 
 def updates_of(parts: Any, batch_size: int, beta: Any, device: torch.device) -> tuple[Any, Any]:
     """(graphed, eager) updates of these parts; use one of them."""
-    from rl_training.runtime.accelerate import SampledUpdates
-    from rl_training.runtime.graphs import GraphedUpdates
+    from rl_training.runtime.accelerate import accelerate_learner
+    from rl_training.runtime.updates import SampledUpdates
+    from rl_training.speed.graphs import GraphedUpdates
 
+    accelerate_learner(parts.learner)
     graphed = GraphedUpdates(parts.learner, parts.replay, batch_size, beta, device)
     return graphed, SampledUpdates(parts.learner, parts.replay, batch_size, beta)
 
@@ -187,7 +189,7 @@ def learner(options: Any, device: torch.device) -> list[Result]:
 def sampler(options: Any, device: torch.device) -> list[Result]:
     """Sample and write priorities back, nothing else, as one graph."""
     from rl_training.data.samplers import FlatSampler
-    from rl_training.runtime.graphs import Captured
+    from rl_training.speed.graphs import Captured
 
     results = []
     for batch in (32, 256):

@@ -25,7 +25,9 @@ SUPPORT: dict[str, Any] = {"v_min": 0.0, "v_max": 100.0}
 def ours(learner: Any, *, prioritized: bool = False, compiled: str | None = None) -> Work:
     """compiled: the case's name, if its step is to be compiled."""
     from rl_training.data import PrioritizedReplayBuffer, ReplayBuffer
+    from rl_training.runtime.accelerate import accelerate_learner
 
+    accelerate_learner(learner)  # as a run does
     buffer: Any = PrioritizedReplayBuffer(ROWS, (OBS_DIM,)) if prioritized else ReplayBuffer(ROWS, (OBS_DIM,))
     buffer.add_batch(**data()._asdict())
     how = {}

@@ -12,14 +12,14 @@ so τ = 1/2 is half the squared error and τ > 1/2 is optimistic. Importing this
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from pydantic import Field
 from torch import Tensor
 
 from rl_training import ManagedAlgorithm, register_algorithm
-from rl_training.algorithms.rules import ExtraMetric, RuleLoss, bellman
+from rl_training.algorithms import Bootstrap, Rule
+from rl_training.algorithms.rules import bellman
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.settings import ValueSettings
 from rl_training.runtime.dqn_trainer import train_dqn
@@ -32,28 +32,19 @@ class ExpectileSettings(ValueSettings):
     expectile: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.7
 
 
-class ExpectileRule:
+class ExpectileRule(Rule):
     """The rule: what the target is, and the loss between it and Q(s, a), element by element."""
-
-    extra_metrics: ClassVar[Mapping[str, ExtraMetric]] = {}
 
     def __init__(self, expectile: float) -> None:
         self.expectile = expectile
 
-    def target(self, bootstrap: Tensor, rewards: Tensor, discounts: Tensor) -> Tensor:
-        return bellman(rewards, discounts, bootstrap, value_rescaling=False)
+    def target(self, bootstrap: Bootstrap, rewards: Tensor, discounts: Tensor) -> Tensor:
+        return bellman(rewards, discounts, bootstrap)
 
-    def loss(self, chosen: Tensor, target: Tensor, taus: Tensor | None = None) -> RuleLoss:
+    def loss(self, chosen: Tensor, target: Tensor, taus: Tensor | None = None) -> Tensor:
         delta = target - chosen
         weight = (self.expectile - (delta < 0).float()).abs()
-        return RuleLoss(
-            loss=lambda: weight * delta**2,
-            gradient=lambda: -2 * weight * delta,  # ∂L/∂Q in closed form: an MLP's update then needs no autograd
-            priority=lambda: delta.abs(),
-            q_value=lambda: chosen,
-            target=lambda: target,
-            td_error=lambda: delta.abs(),
-        )
+        return weight * delta**2
 
 
 def train_expectile(config: TrainConfig, run_suffix: str | None = None, **options: Any) -> TrainResult:

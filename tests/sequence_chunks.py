@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rl_training.models import NO_DRAWS, Draws, LSTMQNetwork, MLPQNetwork
+from rl_training.models import NO_DRAWS, Draws, Facts, LSTMQNetwork, MLPQNetwork
+from rl_training.models.network import facts_of
 
 Chunk = dict[str, Tensor]
 
@@ -32,6 +33,16 @@ class TableNetwork(nn.Module):
 
     def reset_state(self, state: tuple[Tensor, ...], episode_starts: Tensor) -> tuple[Tensor, ...]:
         return state
+
+    def step(self, obs: Tensor, state: tuple[Tensor, ...], starts: Tensor, draws: Draws = NO_DRAWS) -> tuple[Tensor, tuple[Tensor, ...]]:
+        return self.head(obs, draws), state
+
+    def greedy(self, numbers: Any) -> Any:
+        return numbers.argmax(-1)
+
+    @property
+    def facts(self) -> Facts:
+        return facts_of(self, recurrent=True)
 
 
 class _TableHead(nn.Module):

@@ -14,17 +14,19 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from resume_harness import FILES
 from rl_training.algorithms import DQN
-from rl_training.algorithms.pure_step import PureStep
 from rl_training.algorithms.q_learner import QLearner
 from rl_training.data import ReplayBuffer
 from rl_training.errors import ConfigError
 from rl_training.models import MLPQNetwork
-from rl_training.models.flat import flatten_parameters, parameters_from, split_like
-from rl_training.runtime import accelerate, ahead_of_time
-from rl_training.runtime.accelerate import BREAK_EVEN_UPDATES, CompilingUpdates, SampledUpdates, compile_learner, resolve_compile
-from rl_training.runtime.ahead_of_time import Compiled, trace
+from rl_training.models.flat import flatten_parameters
+from rl_training.runtime.accelerate import BREAK_EVEN_UPDATES, CompilingUpdates, accelerate_learner, resolve_compile
 from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.updates import SampledUpdates
 from rl_training.runtime.workflows import resume_training, train
+from rl_training.speed import ahead_of_time
+from rl_training.speed.ahead_of_time import Compiled, compile_learner, trace
+from rl_training.speed.parameters import parameters_from, split_like
+from rl_training.speed.pure_step import PureStep
 from value_rows import ROWS, batches, config_of, parts_of
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-6}
@@ -93,7 +95,7 @@ def interpreted(step: PureStep, inputs: Any) -> Compiled:
 
 @pytest.mark.parametrize("algo", ROWS)
 def test_traced_and_eager_agree_on_100_batches(algo: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accelerate, "compile_ahead_of_time", interpreted)
+    monkeypatch.setattr(ahead_of_time, "compile_ahead_of_time", interpreted)
     (_, eager, replay, _), (_, traced, _, _) = parts_of(algo), parts_of(algo)
     before = {name: x.clone() for name, x in traced.q_network.state_dict().items()}
     compile_learner(traced, next(batches(replay, 1)))
@@ -164,7 +166,7 @@ def test_a_batch_laid_out_otherwise_is_learned_from_eagerly(monkeypatch: pytest.
 
         return Compiled(call, 0.0, False)
 
-    monkeypatch.setattr(accelerate, "compile_ahead_of_time", counting)
+    monkeypatch.setattr(ahead_of_time, "compile_ahead_of_time", counting)
     _, learner, replay, _ = parts_of("dqn")
     batch = replay.sample(16)
     compile_learner(learner, batch)
@@ -184,7 +186,7 @@ def test_a_batch_laid_out_otherwise_is_learned_from_eagerly(monkeypatch: pytest.
 
 @pytest.mark.parametrize("algo", ["n_step_dqn", "rainbow_dqn"])  # uniform and prioritized
 def test_packed_rows_are_learned_from_as_their_fields_are(algo: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accelerate, "compile_ahead_of_time", interpreted)
+    monkeypatch.setattr(ahead_of_time, "compile_ahead_of_time", interpreted)
     (_, eager, one, _), (_, compiled, two, _) = parts_of(algo), parts_of(algo)
     beta = (lambda step: 0.4) if algo == "rainbow_dqn" else None
     said: list[str] = []
@@ -205,7 +207,7 @@ def test_packed_rows_are_learned_from_as_their_fields_are(algo: str, monkeypatch
 
 
 def test_a_replay_that_does_not_pack_is_asked_for_usual_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accelerate, "compile_ahead_of_time", interpreted)
+    monkeypatch.setattr(ahead_of_time, "compile_ahead_of_time", interpreted)
 
     class Doubled(ReplayBuffer):
         def sample(self, batch_size: int) -> Any:  # type: ignore[override]  # as users write it
@@ -231,6 +233,7 @@ def test_products_have_the_forms_that_compile_best() -> None:
     # last ones, and the last layer's two gradients. Of the others the forward ones read the square weight laid out as [in, out].
     network = MLPQNetwork(4, 2, (64, 64))
     learner = DQN(network, learning_rate=1e-3, gamma=0.99, target_update_interval=10)
+    accelerate_learner(learner)
     batch = {"obs": torch.randn(16, 4), "next_obs": torch.randn(16, 4), "actions": torch.zeros(16, dtype=torch.int64)}
     batch |= {"rewards": torch.ones(16), "dones": torch.zeros(16)}
     step = PureStep(learner, batch)
@@ -264,7 +267,7 @@ def test_parameters_that_the_swap_cannot_find_are_refused() -> None:
     hidden = learner.q_network.torso.layers[0].weight
     original = learner.q_network.forward
     learner.q_network.forward = lambda obs, *draws: original(obs, *draws) + hidden.sum()
-    learner.q_network.taped = lambda *_: None
+    learner.gradient = learner.autograd
     step = PureStep(learner, batch)
     with pytest.raises(RuntimeError, match="cannot be compiled"):
         trace(step, step.inputs(batch, 1e-3))
@@ -281,7 +284,7 @@ def test_buffers_that_change_are_refused_and_put_back() -> None:
         return original(obs, *draws)
 
     learner.q_network.forward = forward
-    learner.q_network.taped = lambda *_: None
+    learner.gradient = learner.autograd
     step = PureStep(learner, batch)
     counted = learner.q_network.calls.clone()
     with pytest.raises(RuntimeError, match="buffers change"):
@@ -320,7 +323,7 @@ def run_of(algo: str, output: Path, **changes: Any) -> Any:
 
 @pytest.mark.parametrize("algo", ["rainbow_dqn", pytest.param("r2d2", marks=pytest.mark.slow)])
 def test_a_compiled_run_says_so_and_resumes_exactly(algo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accelerate, "compile_ahead_of_time", interpreted)
+    monkeypatch.setattr(ahead_of_time, "compile_ahead_of_time", interpreted)
     words = Words()
     whole = train(run_of(algo, tmp_path / "whole"), callbacks=[words])
     assert words.heard == [("compilation", "compiling…"), ("compilation", "compiled in 0.0 s")]
@@ -343,7 +346,7 @@ def test_a_failing_compiler_does_not_end_the_run(tmp_path: Path, monkeypatch: py
     def fail(step: PureStep, inputs: Any) -> Compiled:
         raise RuntimeError("no space\nleft")
 
-    monkeypatch.setattr(accelerate, "compile_ahead_of_time", fail)
+    monkeypatch.setattr(ahead_of_time, "compile_ahead_of_time", fail)
     with pytest.warns(RuntimeWarning, match="could not compile, goes on without: no space left"):
         result = train(run_of("dqn", tmp_path))
     assert result.metrics["num_updates"] > 0

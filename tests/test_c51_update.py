@@ -12,7 +12,10 @@ from torch import Tensor
 
 from learners import batch_of, one_hot, parameters_of, set_outputs
 from rl_training.algorithms import C51DQN
-from rl_training.algorithms.rules import CategoricalRule, make_rule
+from rl_training.algorithms.backups import Bootstrap
+from rl_training.algorithms.by_head import make_rule
+from rl_training.algorithms.c51_dqn import CategoricalRule
+from rl_training.algorithms.rules import TDLoss
 from rl_training.models import MLPC51QNetwork
 
 # Atoms 0, 1, 2. Two states as one-hot observations, two actions; logits are logs of these distributions. In state 1 the networks
@@ -78,9 +81,9 @@ def test_the_batch_s_own_discounts_win() -> None:
 
 def test_importance_weights_scale_each_sample_s_loss_and_gradient() -> None:
     algorithm = table_c51()
-    loss, parts, aligned = algorithm.evaluate_loss(step_01(2, weights=[0.5, 2.0]))
+    loss = algorithm.evaluate_loss(step_01(2, weights=[0.5, 2.0]))[0]
     assert float(loss.detach()) == pytest.approx(1.25 * 1.75 * LN2)
-    grad = algorithm.gradients(parts, aligned)[1]  # weight, bias
+    grad = algorithm.gradient(step_01(2, weights=[0.5, 2.0])).parameters[1]  # weight, bias
     # d/dlogits = p − m = (¼, ¼, −½), for the chosen action only
     torch.testing.assert_close(grad, 1.25 * torch.tensor([0.25, 0.25, -0.5, 0.0, 0.0, 0.0]))
 
@@ -96,7 +99,7 @@ def test_the_priority_falls_to_0_where_the_prediction_is_right() -> None:
     """The cross-entropy does not: it falls to the target's entropy."""
     rule = CategoricalRule(num_atoms=3, v_min=0.0, v_max=2.0)
     target = torch.tensor([[0.2, 0.3, 0.5]])
-    out = rule.loss(target.log(), target)
+    out = TDLoss(rule, target.log(), target)
     assert float(out.priority) == pytest.approx(0.0, abs=1e-6) and float(out.priority) >= 0
     assert float(out.td_error) == pytest.approx(0.0, abs=1e-6)
     assert float(out.loss) > 0.5
@@ -107,9 +110,10 @@ def test_the_rule_on_sequences_is_the_rule_on_rows() -> None:
     rule = CategoricalRule(num_atoms=5, v_min=-1.0, v_max=3.0)
     chosen, bootstrap = torch.randn(3, 4, 5, generator=g), torch.randn(3, 4, 5, generator=g)
     rewards, discounts = torch.randn(3, 4, generator=g), torch.rand(3, 4, generator=g)
-    out = rule.loss(chosen, rule.target(bootstrap, rewards, discounts))
-    flat = rule.loss(chosen.reshape(12, 5), rule.target(bootstrap.reshape(12, 5), rewards.reshape(12), discounts.reshape(12)))
-    for name in ("loss", "priority", "q_value", "target", "td_error"):
+    out = TDLoss(rule, chosen, rule.target(Bootstrap(bootstrap), rewards, discounts))
+    moved = rule.target(Bootstrap(bootstrap.reshape(12, 5)), rewards.reshape(12), discounts.reshape(12))
+    flat = TDLoss(rule, chosen.reshape(12, 5), moved)
+    for name in ("loss", "priority", "q_value", "target_value", "td_error"):
         assert getattr(out, name).shape == (3, 4)
         torch.testing.assert_close(getattr(out, name).reshape(12), getattr(flat, name))
 
@@ -121,15 +125,15 @@ def test_the_mean_is_kept_where_nothing_is_clipped() -> None:
     bootstrap = torch.randn(64, 51, generator=g)
     rewards, discounts = 2 * torch.rand(64, generator=g) - 1, 0.9 * torch.rand(64, generator=g)
     mean = torch.softmax(bootstrap, -1) @ rule.support
-    target = rule.target(bootstrap, rewards, discounts)
-    assert float(rule.clipped_share(bootstrap, rewards, discounts).max()) == 0
+    target = rule.target(Bootstrap(bootstrap), rewards, discounts)
+    assert float(rule.clipped_share(Bootstrap(bootstrap), rewards, discounts).max()) == 0
     torch.testing.assert_close(target @ rule.support, rewards + discounts * mean, atol=1e-4, rtol=0)
 
 
 def test_rescaled_atoms_move_in_h_space() -> None:
     # Γ = 0: h(3) = √4 − 1 + .001·3 = 1.003 on atoms 0, 1, 2: .997 and .003
     rule = make_rule("categorical", num_atoms=3, v_min=0.0, v_max=2.0, value_rescaling=True)
-    target = rule.target(torch.zeros(1, 3), torch.tensor([3.0]), torch.tensor([0.0]))
+    target = rule.target(Bootstrap(torch.zeros(1, 3)), torch.tensor([3.0]), torch.tensor([0.0]))
     torch.testing.assert_close(target, torch.tensor([[0.0, 0.997, 0.003]]), atol=1e-5, rtol=0)
 
 

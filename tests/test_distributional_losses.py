@@ -12,15 +12,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from rl_training.algorithms import distributional_losses as losses
+from rl_training.algorithms.c51_dqn import CategoricalRule
 from rl_training.algorithms.distributional_losses import (
     clipped_share,
     cross_entropy,
     entropy,
     midpoints,
+    pairwise_td_error,
     project,
     quantile_huber_loss,
 )
+from rl_training.speed.numba_rules import NumbaCategoricalRule, quantile_huber_pass
+
+
+def numba_project(probabilities: Tensor, atoms: Tensor, v_min: float, v_max: float) -> Tensor:
+    plain = CategoricalRule(num_atoms=probabilities.shape[-1], v_min=v_min, v_max=v_max)
+    return NumbaCategoricalRule(plain).project(probabilities, atoms)
+
 
 # Projection. Atoms 0, 1, 2, 3 throughout the closed forms: N = 4, one step = 1.
 
@@ -41,16 +49,15 @@ from rl_training.algorithms.distributional_losses import (
         ([0.5, 0.0, 0.0, 0.5], [-9.0, 0.0, 0.0, 99.0], [0.5, 0.0, 0.0, 0.5]),
     ],
 )
-@pytest.mark.parametrize("form", [project, losses._project, losses._project_densely])
+@pytest.mark.parametrize("form", [project, numba_project])
 def test_projection_by_hand(form: Callable[..., Tensor], masses: list[float], moved: list[float], expected: list[float]) -> None:
     torch.testing.assert_close(form(torch.tensor(masses), torch.tensor(moved), 0.0, 3.0), torch.tensor(expected))
 
 
-@pytest.mark.parametrize("form", [losses._project, losses._project_densely])
-def test_all_forms_of_the_projection_agree(form: Callable[..., Tensor]) -> None:
+def test_both_forms_of_the_projection_agree() -> None:
     g = torch.Generator().manual_seed(0)
     p, z = torch.rand(64, 51, generator=g).softmax(-1), 30 * torch.randn(64, 51, generator=g)
-    torch.testing.assert_close(project(p, z, -10.0, 10.0), form(p, z, -10.0, 10.0), atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(project(p, z, -10.0, 10.0), numba_project(p, z, -10.0, 10.0), atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize("where", ["probabilities", "atoms"])
@@ -128,25 +135,25 @@ def test_quantile_huber_by_hand() -> None:
     # dL/dθ_i = −mean_j weight·clip(u): i = 0: −.25·(.5 + 1)/2 = −.1875;  i = 1: −(.25·(−.5) + .75·1)/2 = −.3125
     theta = torch.tensor([0.0, 1.0], requires_grad=True)
     out = quantile_huber_loss(theta[None], midpoints(2), torch.tensor([[0.5, 3.0]]))
-    assert out.loss.tolist() == pytest.approx([0.90625])
-    torch.testing.assert_close(torch.autograd.grad(out.loss.sum(), theta)[0], torch.tensor([-0.1875, -0.3125]))
-    assert out.mean_abs_error.tolist() == pytest.approx([(0.5 + 3 + 0.5 + 2) / 4])
+    assert out.tolist() == pytest.approx([0.90625])
+    torch.testing.assert_close(torch.autograd.grad(out.sum(), theta)[0], torch.tensor([-0.1875, -0.3125]))
+    assert pairwise_td_error(theta.detach()[None], torch.tensor([[0.5, 3.0]])).tolist() == pytest.approx([(0.5 + 3 + 0.5 + 2) / 4])
 
 
 def test_each_term_is_divided_by_kappa() -> None:
     # One pair, τ = ½, u = 3, κ = 2: H = 2·(3 − 1) = 4, /κ = 2, · ½ = 1; slope −½ · clip(3/2, −1, 1) = −½
     theta = torch.zeros(1, 1, requires_grad=True)
     out = quantile_huber_loss(theta, torch.tensor([0.5]), torch.tensor([[3.0]]), kappa=2.0)
-    assert float(out.loss.detach()) == pytest.approx(1.0)
-    assert float(torch.autograd.grad(out.loss.sum(), theta)[0]) == pytest.approx(-0.5)
+    assert float(out.detach()) == pytest.approx(1.0)
+    assert float(torch.autograd.grad(out.sum(), theta)[0]) == pytest.approx(-0.5)
 
 
 def test_kappa_0_is_plain_quantile_regression() -> None:
     # τ = .25, θ = 0, targets (−2, 4, 0): mean(.75·2, .25·4, 0) = 2.5/3; slope −mean(−.75, .25, 0) = .5/3
     theta = torch.zeros(1, 1, requires_grad=True)
     out = quantile_huber_loss(theta, torch.tensor([0.25]), torch.tensor([[-2.0, 4.0, 0.0]]), kappa=0.0)
-    assert float(out.loss.detach()) == pytest.approx(2.5 / 3)
-    assert float(torch.autograd.grad(out.loss.sum(), theta)[0]) == pytest.approx(0.5 / 3)
+    assert float(out.detach()) == pytest.approx(2.5 / 3)
+    assert float(torch.autograd.grad(out.sum(), theta)[0]) == pytest.approx(0.5 / 3)
 
 
 @given(floats, floats)
@@ -154,11 +161,19 @@ def test_one_quantile_is_half_the_scalar_huber_loss(theta: float, target: float)
     """N = 1: τ̂ = ½, and both weights are ½."""
     out = quantile_huber_loss(torch.tensor([[theta]]), midpoints(1), torch.tensor([[target]]))
     huber = torch.nn.functional.huber_loss(torch.tensor(theta), torch.tensor(target))
-    assert float(out.loss) == pytest.approx(0.5 * float(huber), abs=1e-5)
-    assert float(out.mean_abs_error) == pytest.approx(abs(float(torch.tensor(target) - torch.tensor(theta))))
+    assert float(out) == pytest.approx(0.5 * float(huber), abs=1e-5)
+    assert float(pairwise_td_error(torch.tensor([[theta]]), torch.tensor([[target]]))) == pytest.approx(
+        abs(float(torch.tensor(target) - torch.tensor(theta)))
+    )
 
 
-@pytest.mark.parametrize("evaluate", [losses._compiled, losses._pairwise])
+def torch_pass(theta: Tensor, tau: Tensor, target: Tensor, kappa: float) -> tuple[Tensor, Tensor, Tensor]:
+    theta = theta.detach().requires_grad_()
+    loss = quantile_huber_loss(theta, tau, target, kappa)
+    return loss.detach(), torch.autograd.grad(loss.sum(), theta)[0], pairwise_td_error(theta.detach(), target)
+
+
+@pytest.mark.parametrize("evaluate", [quantile_huber_pass, torch_pass])
 @pytest.mark.parametrize("kappa", [0.0, 0.3, 1.0, 5.0])
 @pytest.mark.parametrize(("n", "m"), [(1, 1), (51, 51), (8, 33), (200, 200)])
 def test_both_forms_equal_autograd_of_the_naive_pairs(
@@ -179,7 +194,7 @@ def test_the_gradient_passes_gradcheck_in_double() -> None:
     g = torch.Generator().manual_seed(0)
     theta = torch.randn(2, 3, 4, generator=g, dtype=torch.float64, requires_grad=True)
     target, tau = torch.randn(2, 3, 5, generator=g, dtype=torch.float64), torch.rand(4, generator=g, dtype=torch.float64)
-    assert torch.autograd.gradcheck(lambda x: quantile_huber_loss(x, tau, target, 0.7).loss, theta)
+    assert torch.autograd.gradcheck(lambda x: quantile_huber_loss(x, tau, target, 0.7), theta)
 
 
 @pytest.mark.parametrize("per_element", [False, True])
@@ -189,14 +204,15 @@ def test_the_quantile_loss_works_on_sequences(per_element: bool) -> None:
     tau = torch.rand(3, 4, 5, generator=g) if per_element else midpoints(5)
     flat = quantile_huber_loss(theta.reshape(12, 5), tau.reshape(12, 5) if per_element else tau, target.reshape(12, 6))
     out = quantile_huber_loss(theta, tau, target)
-    torch.testing.assert_close(out.loss.reshape(12), flat.loss)
-    torch.testing.assert_close(out.mean_abs_error.reshape(12), flat.mean_abs_error)
+    torch.testing.assert_close(out.reshape(12), flat)
+    error = pairwise_td_error(theta, target)
+    torch.testing.assert_close(error.reshape(12), pairwise_td_error(theta.reshape(12, 5), target.reshape(12, 6)))
 
 
 def test_values_far_from_zero_keep_their_digits() -> None:
     g = torch.Generator().manual_seed(0)
     theta, target = torch.randn(4, 51, generator=g), torch.randn(4, 51, generator=g)
-    near, far = (quantile_huber_loss(theta + shift, midpoints(51), target + shift).loss for shift in (0.0, 4096.0))
+    near, far = (quantile_huber_loss(theta + shift, midpoints(51), target + shift) for shift in (0.0, 4096.0))
     torch.testing.assert_close(near, far, rtol=1e-3, atol=0)
 
 
@@ -207,8 +223,8 @@ def test_a_nan_is_not_hidden(kappa: float, where: str) -> None:
     values[where][0, 1] = math.nan
     theta = values["theta"].requires_grad_()
     out = quantile_huber_loss(theta, midpoints(3), values["target"], kappa)
-    assert out.loss.isnan().tolist() == [True, False] and out.mean_abs_error.isnan().tolist() == [True, False]
-    assert torch.autograd.grad(out.loss.sum(), theta)[0][0].isnan().any()
+    assert out.isnan().tolist() == [True, False] and pairwise_td_error(theta.detach(), values["target"]).isnan().tolist() == [True, False]
+    assert torch.autograd.grad(out.sum(), theta)[0][0].isnan().any()
 
 
 @pytest.mark.parametrize(("kappa", "expected"), [(0.0, [1.0, 4.0, 9.0]), (1e-3, [1.0, 4.0, 9.0])])
@@ -218,6 +234,6 @@ def test_the_minimum_is_at_the_quantiles(kappa: float, expected: list[float]) ->
     optimizer = torch.optim.SGD([theta], lr=0.05)
     for _ in range(2000):
         optimizer.zero_grad()
-        quantile_huber_loss(theta, midpoints(3), torch.tensor([[1.0, 4.0, 9.0]]), kappa).loss.sum().backward()
+        quantile_huber_loss(theta, midpoints(3), torch.tensor([[1.0, 4.0, 9.0]]), kappa).sum().backward()
         optimizer.step()
     torch.testing.assert_close(theta.detach(), torch.tensor([expected]), atol=0.05, rtol=0)

@@ -12,6 +12,7 @@ from torch import distributions as reference
 
 from rl_training.envs.spaces import describe_action_space
 from rl_training.models import Categorical, DiagonalGaussian, MultiCategorical, make_distribution
+from rl_training.speed import hand_policy
 
 GAUSSIAN = DiagonalGaussian(np.array([-1.0, -np.inf]), np.array([0.5, np.inf]), (2,))
 CASES: dict[str, Any] = {"categorical": Categorical(4), "multi": MultiCategorical([3, 2]), "gaussian": GAUSSIAN}
@@ -42,10 +43,12 @@ def test_log_prob_entropy_and_their_gradients(name: str, shape: tuple[int, ...])
     torch.testing.assert_close(found.entropy, entropy)
     on_log_prob, on_entropy = torch.randn(shape), torch.randn(shape)
     (expected,) = torch.autograd.grad((log_prob * on_log_prob + entropy * on_entropy).sum(), numbers, retain_graph=True)
-    torch.testing.assert_close(found.pullback(on_log_prob, on_entropy).detach(), expected)
+    by_hand = hand_policy.evaluate(distribution, numbers.detach(), actions)
+    torch.testing.assert_close((by_hand.log_prob, by_hand.entropy), (log_prob.detach(), entropy.detach()))
+    torch.testing.assert_close(by_hand.pullback(on_log_prob, on_entropy), expected)
     for weight in (0.0, -0.3):  # the same weight for every step
         (expected,) = torch.autograd.grad((log_prob * on_log_prob + entropy * weight).sum(), numbers, retain_graph=True)
-        torch.testing.assert_close(found.pullback(on_log_prob, weight).detach(), expected)
+        torch.testing.assert_close(by_hand.pullback(on_log_prob, weight), expected)
 
 
 def test_categorical_draws_follow_the_probabilities() -> None:

@@ -94,10 +94,10 @@ def test_last_td_errors_are_per_sample() -> None:
 def test_importance_weights_act_in_both_branches_of_huber(reward: float, loss: float, slope: float) -> None:
     algorithm = table_dqn()
     batch = step_01(2, rewards=[reward, reward], weights=[0.5, 2.0])
-    value, parts, aligned = algorithm.evaluate_loss(batch)
+    value = algorithm.evaluate_loss(batch)[0]
     # mean(w · L) = L · (.5 + 2)/2, and so is the gradient of Q(0, 0) = w[0, 0] + b[0]
     assert float(value.detach()) == pytest.approx(1.25 * loss)
-    grad = algorithm.gradients(parts, aligned)[1]  # weight, bias
+    grad = algorithm.gradient(batch).parameters[1]  # weight, bias
     torch.testing.assert_close(grad, torch.tensor([1.25 * slope, 0.0]))
 
 
@@ -116,9 +116,8 @@ def test_dqn_loss_is_the_pure_form() -> None:
 def test_no_gradient_flows_into_the_target() -> None:
     algorithm = table_dqn(double_q=True)
     before = parameters_of(algorithm.target_network)
-    parts, aligned = algorithm.compare(step_01())
-    assert not aligned.bootstrap.requires_grad
-    grads = algorithm.gradients(parts, aligned)
+    grads, _, aligned = algorithm.gradient(step_01())
+    assert not aligned.bootstrap.outputs.requires_grad
     assert grads[0] is not None
     # State 1 is only bootstrapped from: nothing may reach the weights of its observation.
     assert float(grads[0][:, 1].abs().sum()) == 0

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from rl_training.algorithms import DQN, DRQN, QLearner, drqn_loss, make_rule
-from rl_training.algorithms.rules import ScalarRule
+from rl_training.algorithms.backups import greedy_backup
+from rl_training.algorithms.dqn import ScalarRule
 from rl_training.algorithms.views import TransitionView
 from rl_training.models import HeadKind, build_lstm_q_network, build_mlp_q_network
 from sequence_chunks import Memoryless, TableNetwork, lstm, random_chunks, table_chunk
@@ -100,7 +101,7 @@ def test_every_head_and_rule_works_on_sequences_as_on_transitions(head: HeadKind
         rule=rule,
         learning_rate=1e-2,
         target_update_interval=1,
-        double_q=double_q,
+        backup=greedy_backup(double_q),
     )
     for step in range(1, 4):
         batch = random_chunks(step, length=1, batch=16)

@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 import torch
 
-from rl_training.algorithms.beside import Beside
 from rl_training.algorithms.exploration import LinearSchedule
 from rl_training.data import sampled_ring, samplers, storage
 from rl_training.data.storage import Field, RingStorage
 from rl_training.runtime import accelerate
-from rl_training.runtime.accelerate import SampledUpdates
 from rl_training.runtime.callbacks import Callback
-from rl_training.runtime.graphs import GraphedForward, GraphedUpdates
+from rl_training.runtime.updates import SampledUpdates
 from rl_training.runtime.workflows import train
+from rl_training.speed.graphs import GraphedForward, GraphedUpdates
+from rl_training.speed.streams import on_streams
 from value_rows import ROWS, config_of, parts_of
 
 CPU = torch.device("cpu")
@@ -103,10 +103,10 @@ class Order(Callback):
 def run_graphed(monkeypatch: pytest.MonkeyPatch, output: Path, **changes: Any) -> tuple[Any, Order]:
     """A run as on a GPU: graphed updates and actions, updates queued while the environments step."""
 
-    def updates(learner: Any, replay: Any, batch_size: int, beta: Any, **_: Any) -> GraphedUpdates:
-        return GraphedUpdates(learner, replay, batch_size, beta, CPU)
+    def graphed(updates: SampledUpdates, **_: Any) -> GraphedUpdates:
+        return GraphedUpdates(updates.learner, updates.replay, updates.batch_size, updates.beta, CPU)
 
-    monkeypatch.setattr("rl_training.runtime.value_based.make_updates", updates)
+    monkeypatch.setattr("rl_training.runtime.value_based.accelerate_updates", graphed)
     monkeypatch.setattr(
         "rl_training.runtime.value_based.accelerate_acting",
         lambda actor, device, **_: actor.use_forward(lambda *parts: GraphedForward(*parts, device=CPU)),
@@ -180,26 +180,21 @@ def test_staging_hands_out_rows_that_arrive_whole() -> None:
     assert sorted((int(n), tuple(x.tolist())) for x, n in zip(batch["x"], batch["n"], strict=True)) == newest
 
 
-def test_make_updates_graphs_on_cuda_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_updates_are_graphed_on_cuda_only(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[torch.device] = []
     monkeypatch.setattr(accelerate, "GraphedUpdates", lambda *parts: made.append(parts[-1]) or "graphed")
     parts = parts_of("dqn")
     cuda = torch.device("cuda")
     silent: Any = lambda what, text: None  # noqa: E731
-    assert accelerate.make_updates(parts.learner, parts.replay, 8, None, device=cuda, compile=True, say=silent) == "graphed"
+    updates = SampledUpdates(parts.learner, parts.replay, 8, None)
+    assert accelerate.accelerate_updates(updates, device=cuda, compile=True, say=silent) == "graphed"
     for device, on in ((cuda, False), (CPU, False)):
-        assert isinstance(
-            accelerate.make_updates(parts.learner, parts.replay, 8, None, device=device, compile=on, say=silent), SampledUpdates
-        )
+        assert accelerate.accelerate_updates(updates, device=device, compile=on, say=silent) is updates
     assert made == [cuda]
 
 
-def test_beside_is_plain_order_where_nothing_is_captured() -> None:
-    # Only inside a CUDA graph's capture does it fork; benchmarks/gpu.py compares graphs with eager code, bit for bit.
-    beside = Beside(torch.zeros(1), lane=1)
-    with beside:
-        made = torch.ones(1)
-    beside.join()
-    assert made == 1
-    with pytest.raises(KeyError, match="passes through"), beside:
-        raise KeyError("passes through")
+def test_streams_are_plain_order_where_nothing_is_captured() -> None:
+    # Only inside a CUDA graph's capture do they fork; benchmarks/gpu.py compares graphs with eager code, bit for bit.
+    done: list[int] = []
+    passes = [lambda i=i: done.append(i) or i for i in range(3)]
+    assert on_streams(*passes) == [0, 1, 2] and done == [0, 1, 2]

@@ -14,10 +14,9 @@ from rl_training.models.build import build_mlp_q_network
 from rl_training.models.distributions import make_distribution
 from rl_training.models.flat import flatten_parameters
 from rl_training.models.heads import ScalarHead
-from rl_training.models.numpy_pass import LARGEST, numpy_pass
 from rl_training.models.q_network import QNetwork
 from rl_training.models.torsos import MLPTorso
-from rl_training.runtime.accelerate import numpy_forward
+from rl_training.speed.numpy_pass import LARGEST, numpy_forward, numpy_pass
 from value_rows import RECURRENT, ROWS, parts_of
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-6}

@@ -11,7 +11,11 @@ from torch import Tensor
 
 from learners import batch_of, one_hot, parameters_of, set_outputs
 from rl_training.algorithms import DQN, QRDQN
-from rl_training.algorithms.rules import QuantileRule, ScalarRule, make_rule
+from rl_training.algorithms.backups import Bootstrap
+from rl_training.algorithms.by_head import make_rule
+from rl_training.algorithms.dqn import ScalarRule
+from rl_training.algorithms.qr_dqn import QuantileRule
+from rl_training.algorithms.rules import TDLoss
 from rl_training.models import MLPQNetwork, MLPQRQNetwork
 
 # Two states as one-hot observations, two actions, two quantiles (τ̂ = ¼, ¾). In state 1 the networks disagree on the best mean:
@@ -67,9 +71,9 @@ def test_kappa_0_is_the_plain_quantile_loss() -> None:
 
 def test_importance_weights_scale_each_sample_s_loss_and_gradient() -> None:
     algorithm = table_qr_dqn()
-    loss, parts, aligned = algorithm.evaluate_loss(step_01(2, weights=[0.5, 2.0]))
+    loss = algorithm.evaluate_loss(step_01(2, weights=[0.5, 2.0]))[0]
     assert float(loss.detach()) == pytest.approx(0.625 * 1.25)
-    grad = algorithm.gradients(parts, aligned)[1]  # weight, bias
+    grad = algorithm.gradient(step_01(2, weights=[0.5, 2.0])).parameters[1]  # weight, bias
     # dL/dθ₁ = −(¼·1 + ¼·1)/2 = −.25; dL/dθ₂ = −(¼·(−1) + ¾·1)/2 = −.25; nothing for action 1
     torch.testing.assert_close(grad, 1.25 * torch.tensor([-0.25, -0.25, 0.0, 0.0]))
 
@@ -89,9 +93,8 @@ def test_one_quantile_is_dqn_with_half_the_loss() -> None:
     quantile.load_state_dict(scalar.state_dict())
     dqn, qr_dqn = DQN(scalar, 1e-3, 0.9, 10**9, double_q=True), QRDQN(quantile, 1e-3, 0.9, 10**9, double_q=True)
     batch = batch_of(weights=torch.rand(16))
-    evaluated = [(algorithm, *algorithm.evaluate_loss(batch)) for algorithm in (dqn, qr_dqn)]
-    torch.testing.assert_close(evaluated[1][1], 0.5 * evaluated[0][1])
-    grads = [algorithm.gradients(parts, aligned) for algorithm, _, parts, aligned in evaluated]
+    torch.testing.assert_close(qr_dqn.evaluate_loss(batch)[0], 0.5 * dqn.evaluate_loss(batch)[0])
+    grads = [algorithm.gradient(batch).parameters for algorithm in (dqn, qr_dqn)]
     for of_dqn, of_qr_dqn in zip(*grads, strict=True):
         torch.testing.assert_close(of_qr_dqn, 0.5 * of_dqn)
     dqn.update(batch, global_step=1), qr_dqn.update(batch, global_step=1)
@@ -103,9 +106,10 @@ def test_the_rule_on_sequences_is_the_rule_on_rows() -> None:
     rule = QuantileRule()
     chosen, bootstrap = torch.randn(3, 4, 5, generator=g), torch.randn(3, 4, 6, generator=g)
     rewards, discounts = torch.randn(3, 4, generator=g), torch.rand(3, 4, generator=g)
-    out = rule.loss(chosen, rule.target(bootstrap, rewards, discounts))
-    flat = rule.loss(chosen.reshape(12, 5), rule.target(bootstrap.reshape(12, 6), rewards.reshape(12), discounts.reshape(12)))
-    for name in ("loss", "priority", "q_value", "target", "td_error"):
+    out = TDLoss(rule, chosen, rule.target(Bootstrap(bootstrap), rewards, discounts))
+    moved = rule.target(Bootstrap(bootstrap.reshape(12, 6)), rewards.reshape(12), discounts.reshape(12))
+    flat = TDLoss(rule, chosen.reshape(12, 5), moved)
+    for name in ("loss", "priority", "q_value", "target_value", "td_error"):
         assert getattr(out, name).shape == (3, 4)
         torch.testing.assert_close(getattr(out, name).reshape(12), getattr(flat, name))
 
@@ -113,8 +117,8 @@ def test_the_rule_on_sequences_is_the_rule_on_rows() -> None:
 def test_rescaled_quantiles_are_the_quantiles_of_rescaled_returns() -> None:
     """h rises, so it maps quantiles to quantiles: each moved quantile is the scalar rule's target."""
     bootstrap, rewards, discounts = torch.tensor([[-3.0, 0.5, 40.0]]), torch.tensor([2.0]), torch.tensor([0.9])
-    moved = QuantileRule(value_rescaling=True).target(bootstrap, rewards, discounts)
-    scalar = ScalarRule(value_rescaling=True).target(bootstrap[0], rewards.expand(3), discounts.expand(3))
+    moved = QuantileRule(value_rescaling=True).target(Bootstrap(bootstrap), rewards, discounts)
+    scalar = ScalarRule(value_rescaling=True).target(Bootstrap(bootstrap[0]), rewards.expand(3), discounts.expand(3))
     torch.testing.assert_close(moved[0], scalar)
 
 

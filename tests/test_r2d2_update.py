@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rl_training.algorithms import DRQN, R2D2, drqn_loss, r2d2_loss
+from rl_training.algorithms.backups import DoubleBackup, MaxBackup
 from rl_training.algorithms.drqn import sequence_priorities
 from rl_training.algorithms.value_losses import rescale, unrescale
 from sequence_chunks import TableNetwork, lstm, random_chunks, table_chunk
@@ -91,8 +92,8 @@ def test_rescaling_round_trip_keeps_five_digits_from_tiny_to_huge() -> None:
 
 
 def test_double_q_is_the_default_and_can_be_turned_off() -> None:
-    assert R2D2(lstm(), 1e-3, 0.9, 10).double_q
-    assert not R2D2(lstm(), 1e-3, 0.9, 10, double_q=False).double_q
+    assert isinstance(R2D2(lstm(), 1e-3, 0.9, 10).backup, DoubleBackup)
+    assert isinstance(R2D2(lstm(), 1e-3, 0.9, 10, double_q=False).backup, MaxBackup)
     # Online prefers action 1 in state 2 (Q⁻ = 4 there, 8 for action 0): y = ½·4, with plain Q-learning ½·8.
     table = [[0.0, 0.0], [0.0, 0.0], [1.0, 2.0]]
     for double_q, expected in ((True, 2.0), (False, 4.0)):

@@ -14,6 +14,7 @@ from rl_training.data import RolloutBuffer
 from rl_training.models import Categorical, LSTMActorCritic
 from rl_training.models.actor_critic import ActorCritic
 from rl_training.models.q_network import CoreState
+from rl_training.speed.tapes import taped_lstm_policy
 
 ENVS, HIDDEN = 3, 5
 
@@ -147,7 +148,7 @@ def test_the_gradient_is_autograds_through_time(options: dict[str, Any]) -> None
     obs = torch.randn(6, 4, 2)
     state = (torch.randn(network.num_layers, 4, HIDDEN), torch.randn(network.num_layers, 4, HIDDEN))
     on_numbers, on_values = torch.randn(6, 4, 3), torch.randn(6, 4)
-    numbers, values, gradients = network.taped(obs, state)
+    numbers, values, gradients = taped_lstm_policy(network, obs, state)
     expected_numbers, expected_values = network(obs, state)
     torch.testing.assert_close(numbers, expected_numbers.detach())
     torch.testing.assert_close(values, expected_values.detach())
@@ -195,7 +196,7 @@ def test_the_minibatches_of_an_epoch_hold_every_step_once() -> None:
     batches = list(learner._epochs(rollout, items))
     assert sum(float(batch["mask"].sum()) for batch in batches) == 2 * 12 * ENVS
     for batch in batches:  # what acting gave is what the unroll from the initial state gives, minibatch by minibatch
-        numbers, values, _ = learner._taped(batch)
+        numbers, values = learner.forward(batch)
         real = batch["mask"] > 0
         torch.testing.assert_close(values[real], batch["values"][real], rtol=1e-4, atol=1e-5)
         log_probs = network.distribution.evaluate(numbers, batch["actions"]).log_prob

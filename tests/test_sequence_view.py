@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from rl_training.algorithms.backups import greedy_backup
 from rl_training.algorithms.sequence_view import SequenceView, n_step_returns
 from rl_training.algorithms.value_losses import td_target
 from rl_training.algorithms.views import Aligned
@@ -25,11 +26,11 @@ ONLINE = TableNetwork([[0.5, 1.0]] * 6)
 
 def align(chunk: dict[str, Tensor], n_step: int = 1, burn_in: int = 0, double_q: bool = False, gamma: float = GAMMA) -> Aligned:
     view = SequenceView(gamma=gamma, n_step=n_step, burn_in=burn_in)
-    return view.align(chunk, ONLINE, TARGET, double_q=double_q, generator=torch.Generator())
+    return view.align(chunk, ONLINE, TARGET, backup=greedy_backup(double_q), generator=torch.Generator())
 
 
 def targets(aligned: Aligned) -> list[float]:
-    return td_target(aligned.rewards, aligned.discounts, aligned.bootstrap)[:, 0].tolist()
+    return td_target(aligned.rewards, aligned.discounts, aligned.bootstrap.outputs)[:, 0].tolist()
 
 
 # Episode 1 → 2 → 3 → 4 → 5 with rewards 1, 2, 3, 4 and γ = ½.
@@ -92,9 +93,9 @@ def test_double_q_selects_by_state_at_t_plus_k_not_t_plus_1() -> None:
     # Online prefers action 1 only in state 3, which is t + 2 of t = 0.
     online = TableNetwork([[1.0, 0.0]] * 3 + [[0.0, 1.0]] + [[1.0, 0.0]] * 2)
     view = SequenceView(gamma=GAMMA, n_step=2)
-    aligned = view.align(table_chunk([1, 2, 3, 4], [0, 0, 0]), online, TARGET, double_q=True, generator=torch.Generator())
+    aligned = view.align(table_chunk([1, 2, 3, 4], [0, 0, 0]), online, TARGET, backup=greedy_backup(True), generator=torch.Generator())
     # t=0 at s=3: 29; t=1 at s=4: 40; t=2 at s=4 after one step: 40
-    assert aligned.bootstrap[:, 0].tolist() == [29, 40, 40]
+    assert aligned.bootstrap.outputs[:, 0].tolist() == [29, 40, 40]
 
 
 def test_burn_in_steps_are_left_out() -> None:
@@ -118,9 +119,9 @@ def test_equals_the_naive_reference_values_and_gradients(seed: int, burn_in: int
     online, target = lstm(seed), lstm(seed + 1)
     batch = random_chunks(seed, length=burn_in + trained, burn_in=burn_in)
     view = SequenceView(gamma=0.9, n_step=n_step, burn_in=burn_in)
-    aligned = view.align(batch, online, target, double_q=double_q, generator=torch.Generator())
+    aligned = view.align(batch, online, target, backup=greedy_backup(double_q), generator=torch.Generator())
     assert aligned.mask is not None
-    errors = td_target(aligned.rewards, aligned.discounts, aligned.bootstrap) - aligned.chosen
+    errors = td_target(aligned.rewards, aligned.discounts, aligned.bootstrap.outputs) - aligned.chosen
     with torch.no_grad():
         target_errors = naive_errors(batch, online, target, gamma=0.9, n_step=n_step, burn_in=burn_in, double_q=double_q)
     for b, expected in enumerate(target_errors):
@@ -170,8 +171,8 @@ def test_gradient_reaches_neither_burn_in_nor_padding_nor_the_bootstrap(double_q
     batch["next_obs"].requires_grad_()
     batch["initial_h"].requires_grad_()
     view = SequenceView(gamma=0.9, n_step=2, burn_in=burn_in)
-    aligned = view.align(batch, lstm(0), lstm(1), double_q=double_q, generator=torch.Generator())
-    assert aligned.mask is not None and not aligned.bootstrap.requires_grad
+    aligned = view.align(batch, lstm(0), lstm(1), backup=greedy_backup(double_q), generator=torch.Generator())
+    assert aligned.mask is not None and not aligned.bootstrap.outputs.requires_grad
     (aligned.chosen * aligned.mask).sum().backward()
     grad = batch["obs"].grad
     assert grad is not None
@@ -197,8 +198,8 @@ def test_one_masked_parameter_gradient_equals_the_shorter_chunk() -> None:
     losses, grads = [], []
     for batch in (short, padded):
         view = SequenceView(gamma=0.9, n_step=3)
-        aligned = view.align(batch, online, target, double_q=True, generator=torch.Generator())
-        error = (td_target(aligned.rewards, aligned.discounts, aligned.bootstrap) - aligned.chosen) * aligned.mask
+        aligned = view.align(batch, online, target, backup=greedy_backup(True), generator=torch.Generator())
+        error = (td_target(aligned.rewards, aligned.discounts, aligned.bootstrap.outputs) - aligned.chosen) * aligned.mask
         losses.append(error.square().sum())
         grads.append(torch.autograd.grad(losses[-1], list(online.parameters())))
     torch.testing.assert_close(losses[0], losses[1])
@@ -233,7 +234,7 @@ def test_a_chunk_that_starts_an_episode_keeps_the_zero_state_through_its_padded_
     batch["episode_starts"] = torch.tensor([0.0, 0, 0, 1, 0, 0])[:, None]
     view = SequenceView(gamma=0.9, burn_in=3)
     assert all(bool((part == 0).all()) for part in view.start_state(batch, online))
-    aligned = view.align(batch, online, target, double_q=False, generator=torch.Generator())
+    aligned = view.align(batch, online, target, backup=greedy_backup(False), generator=torch.Generator())
     fresh = online.q_values_sequence(obs[3:5], initial_state=online.initial_state(1))
     expected = fresh.gather(-1, batch["actions"][3:5, :, None])[..., 0]
     torch.testing.assert_close(aligned.chosen[:2], expected)
@@ -248,7 +249,7 @@ def test_without_the_stored_state_chunks_start_from_zeros() -> None:
 
     def chosen(chunk: dict[str, Tensor], stored: bool) -> Tensor:
         view = SequenceView(gamma=0.9, use_stored_state=stored)
-        return view.align(chunk, online, target, double_q=False, generator=torch.Generator()).chosen
+        return view.align(chunk, online, target, backup=greedy_backup(False), generator=torch.Generator()).chosen
 
     assert torch.equal(chosen(batch, stored=False), chosen(zeroed, stored=True))
     assert not torch.allclose(chosen(batch, stored=True), chosen(zeroed, stored=True))
@@ -304,7 +305,7 @@ def test_the_state_a_chunk_is_trained_from_is_that_of_its_episode_unrolled_from_
     batch = buffer.sample(200)
     view = SequenceView(gamma=0.9, burn_in=burn_in, n_step=2)
     h, c = view.start_state(batch, net)
-    aligned = view.align(batch, net, net, double_q=True, generator=torch.Generator())
+    aligned = view.align(batch, net, net, backup=greedy_backup(True), generator=torch.Generator())
     assert aligned.mask is not None
     trained = set()
     for b in range(200):
@@ -357,20 +358,20 @@ def test_levels_stay_with_their_time_step(double_q: bool, n_step: int) -> None:
     online, target = _DrawingNetwork(4), _DrawingNetwork(5)
     chunk = table_chunk([0, 0, 0, 0], [1, 1, 1])
     view = SequenceView(gamma=GAMMA, n_step=n_step)
-    aligned = view.align(chunk, online, target, double_q=double_q, generator=torch.Generator().manual_seed(0))
+    aligned = view.align(chunk, online, target, backup=greedy_backup(double_q), generator=torch.Generator().manual_seed(0))
     # The head returns its levels: what it predicted for step t must be the levels handed to the rule for step t …
     assert aligned.taus is not None and torch.equal(aligned.chosen, aligned.taus) and aligned.chosen.shape == (3, 1, 4)
     # … and the bootstrap of step t the target's levels at t + k; target levels are drawn for times 1 … 3.
     drawn = target.head.seen[0].taus
     assert drawn is not None and drawn.shape == (3, 1, 5)
     at = [0, 1, 2] if n_step == 1 else [1, 2, 2]
-    assert torch.equal(aligned.bootstrap, drawn[at])
+    assert torch.equal(aligned.bootstrap.outputs, drawn[at])
 
 
 def test_noise_is_drawn_once_per_network_and_independently() -> None:
     online, target = _DrawingNetwork(1), _DrawingNetwork(1)
     view = SequenceView(gamma=GAMMA)
-    view.align(table_chunk([0, 0, 0], [1, 1]), online, target, double_q=True, generator=torch.Generator().manual_seed(0))
+    view.align(table_chunk([0, 0, 0], [1, 1]), online, target, backup=greedy_backup(True), generator=torch.Generator().manual_seed(0))
     (mine, selecting), (theirs,) = online.head.seen, target.head.seen
     assert mine.noise is not None and theirs.noise is not None and not torch.equal(mine.noise, theirs.noise)
     assert selecting.noise is mine.noise, "the network that selects is the one that learns"
@@ -382,7 +383,7 @@ def test_a_noisy_network_draws_anew_per_update(dueling: bool) -> None:
     batch = random_chunks(0, length=4)
     generator = torch.Generator().manual_seed(0)
     view = SequenceView(gamma=0.9)
-    first, second = (view.align(batch, online, target, double_q=True, generator=generator).chosen for _ in range(2))
+    first, second = (view.align(batch, online, target, backup=greedy_backup(True), generator=generator).chosen for _ in range(2))
     assert not torch.allclose(first, second)
 
 
@@ -397,8 +398,8 @@ def test_nothing_depends_on_the_data_in_shape_or_control_flow(n_step: int) -> No
         online, target = lstm(0), lstm(1)
         fake = {key: mode.from_tensor(value) for key, value in batch.items()}
         view = SequenceView(gamma=0.9, n_step=n_step, burn_in=2)
-        aligned = view.align(fake, online, target, double_q=True, generator=torch.Generator())
-        assert aligned.chosen.shape == aligned.bootstrap.shape == aligned.rewards.shape == aligned.discounts.shape == (4, 4)
+        aligned = view.align(fake, online, target, backup=greedy_backup(True), generator=torch.Generator())
+        assert aligned.chosen.shape == aligned.bootstrap.outputs.shape == aligned.rewards.shape == aligned.discounts.shape == (4, 4)
 
 
 @pytest.mark.parametrize("burn_in", [0, 2])
@@ -408,7 +409,7 @@ def test_each_network_is_unrolled_by_one_lstm_call_and_one_for_its_burn_in(burn_
     for name, net in (("online", online), ("target", target)):
         net.lstm.register_forward_hook(lambda module, inputs, output, name=name: lengths[name].append(len(inputs[0])))
     batch = random_chunks(0, length=6, burn_in=burn_in)
-    SequenceView(gamma=0.9, n_step=3, burn_in=burn_in).align(batch, online, target, double_q=True, generator=torch.Generator())
+    SequenceView(gamma=0.9, n_step=3, burn_in=burn_in).align(batch, online, target, backup=greedy_backup(True), generator=torch.Generator())
     expected = ([burn_in] if burn_in else []) + [6 - burn_in + 1]
     assert lengths == {"online": expected, "target": expected}
 

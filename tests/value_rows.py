@@ -8,6 +8,7 @@ from typing import Any
 from rl_training.algorithms.r2d2 import R2D2
 from rl_training.experiment.config import TrainConfig
 from rl_training.runtime import dqn_trainer, drqn_trainer
+from rl_training.runtime.accelerate import accelerate_learner
 from rl_training.runtime.actor import Actor
 from rl_training.runtime.behaviour import EpsilonGreedy
 from rl_training.runtime.setup import prepare
@@ -47,6 +48,7 @@ def parts_of(algo: str, **changes: Any) -> ValueParts:
         parts = drqn_trainer.build_parts(setup, R2D2) if algo == "r2d2" else drqn_trainer.build_parts(setup)
     else:
         parts = dqn_trainer.build_parts(setup)
+    accelerate_learner(parts.learner)  # as a run does
     random = EpsilonGreedy(lambda env_steps: 1.0, num_actions=2, learning_starts=0, seed=0)
     actor = Actor(setup.envs, parts.network, parts.feed, behaviour=random, device=setup.device, seed=0)
     for step in range(150):

@@ -29,6 +29,11 @@ def require_memory(needed: int, *, device: str, what: str) -> None:
         raise UserError(f"{what} {figures}: lower the capacity")
 
 
+def speed_is_on() -> bool:
+    """Whether what is there for speed alone is used: `RL_TRAINING_SPEED=0` leaves it away, and what remains is correct and slower."""
+    return os.environ.get("RL_TRAINING_SPEED", "1") != "0"
+
+
 def format_bytes(count: float) -> str:
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024:

@@ -1,5 +1,7 @@
 """Update mathematics: pure losses, and the small classes that apply them."""
 
+from rl_training.algorithms.backups import Backup, Bootstrap, DoubleBackup, MaxBackup
+from rl_training.algorithms.by_head import make_rule
 from rl_training.algorithms.c51_dqn import C51DQN
 from rl_training.algorithms.distributional_losses import quantile_huber_loss
 from rl_training.algorithms.dqn import DQN, dqn_loss
@@ -11,7 +13,7 @@ from rl_training.algorithms.q_learner import QLearner
 from rl_training.algorithms.qr_dqn import QRDQN
 from rl_training.algorithms.r2d2 import R2D2, r2d2_loss
 from rl_training.algorithms.recurrent_ppo import RecurrentPPO
-from rl_training.algorithms.rules import make_rule
+from rl_training.algorithms.rules import Rule
 
 __all__ = [
     "C51DQN",
@@ -21,8 +23,13 @@ __all__ = [
     "PPO",
     "QRDQN",
     "R2D2",
+    "Backup",
+    "Bootstrap",
+    "DoubleBackup",
+    "MaxBackup",
     "QLearner",
     "RecurrentPPO",
+    "Rule",
     "clipped_surrogate",
     "dqn_loss",
     "drqn_loss",

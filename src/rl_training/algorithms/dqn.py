@@ -4,13 +4,29 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from rl_training.algorithms.q_learner import LazyMetrics, QLearner, Schedule, reduce_loss
-from rl_training.algorithms.rules import ScalarRule
+from rl_training.algorithms.backups import Backup, Bootstrap, greedy_backup
+from rl_training.algorithms.q_learner import QLearner, Schedule
+from rl_training.algorithms.rules import LazyMetrics, Rule, TDLoss, bellman, reduce_loss
 from rl_training.algorithms.value_losses import take_action
 from rl_training.algorithms.views import TransitionView
 from rl_training.types import Batch
+
+
+class ScalarRule(Rule):
+    """Huber loss on the TD error, δ = y − Q(s, a) with y = R + Γ·Q'; by option in R2D2's rescaled space:
+    y = h(R + Γ·h⁻¹(Q')), and δ and the priority live there too."""
+
+    def __init__(self, *, value_rescaling: bool = False) -> None:
+        self.value_rescaling = value_rescaling
+
+    def target(self, bootstrap: Bootstrap, rewards: Tensor, discounts: Tensor) -> Tensor:
+        return bellman(rewards, discounts, bootstrap, value_rescaling=self.value_rescaling)
+
+    def loss(self, chosen: Tensor, target: Tensor, taus: Tensor | None = None) -> Tensor:
+        return torch.nn.functional.huber_loss(chosen, target, reduction="none")
 
 
 def dqn_loss(batch: Batch) -> dict[str, Tensor]:
@@ -19,13 +35,19 @@ def dqn_loss(batch: Batch) -> dict[str, Tensor]:
     batch: `q_values` [B, A], `actions` [B], `target_q_values` [B] (the finished TD target), optional `weights` [B].
     """
     chosen = take_action(batch["q_values"], batch["actions"].long())
-    parts = ScalarRule().loss(chosen, batch["target_q_values"].detach())
-    loss = reduce_loss(parts.loss, None, batch.get("weights"))
-    return {**LazyMetrics(parts), "loss": loss}
+    td = TDLoss(ScalarRule(), chosen, batch["target_q_values"].detach())
+    return {**LazyMetrics(td), "loss": reduce_loss(td.loss, None, batch.get("weights"))}
 
 
 class DQN(QLearner):
-    """y = R + Γ·max_a Q⁻(s', a), or Q⁻(s', argmax_a Q(s', a)) with `double_q`; Huber loss."""
+    """One update, of transitions [B] with R and Γ = γ·(1 − terminated) (or what an n-step replay stored):
+
+    view      Q(s, a) of the online network, Q⁻(s', ·) of the target network
+    backup    max_a Q⁻(s', a), or with `double_q` Q⁻(s', argmax_a Q(s', a))
+    rule      y = R + Γ·backup, loss Huber(y − Q(s, a))
+    learner   mean(weights · loss) → gradient → clipped to `max_grad_norm` → Adam; θ⁻ ← θ every `target_update_interval` steps, or the
+              part τ of it
+    """
 
     def __init__(
         self,
@@ -37,16 +59,18 @@ class DQN(QLearner):
         tau: float = 1.0,
         max_grad_norm: float | None = None,
         *,
+        backup: Backup | None = None,
         adam_eps: float = 1e-8,
         seed: int = 0,
     ) -> None:
+        """backup: in place of the one that `double_q` names."""
         super().__init__(
             q_network,
             view=TransitionView(gamma=gamma),
+            backup=backup or greedy_backup(double_q),
             rule=ScalarRule(),
             learning_rate=learning_rate,
             target_update_interval=target_update_interval,
-            double_q=double_q,
             tau=tau,
             max_grad_norm=max_grad_norm,
             adam_eps=adam_eps,

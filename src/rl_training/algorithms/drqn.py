@@ -6,8 +6,10 @@ from typing import Any
 
 from torch import Tensor
 
-from rl_training.algorithms.q_learner import LazyMetrics, QLearner, Schedule, reduce_loss
-from rl_training.algorithms.rules import Rule, RuleLoss, ScalarRule
+from rl_training.algorithms.backups import Backup, greedy_backup
+from rl_training.algorithms.dqn import ScalarRule
+from rl_training.algorithms.q_learner import QLearner, Schedule
+from rl_training.algorithms.rules import LazyMetrics, Rule, TDLoss, reduce_loss
 from rl_training.algorithms.sequence_view import SequenceView
 from rl_training.algorithms.views import Aligned
 from rl_training.types import Batch
@@ -19,9 +21,8 @@ def drqn_loss(batch: Batch) -> dict[str, Tensor]:
     batch: `chosen_q_values`, `target_q_values` (the finished TD target) and `mask`, all [T, B]; optional `weights` [B] multiply the loss.
     """
     mask = batch["mask"]
-    parts = ScalarRule().loss(batch["chosen_q_values"], batch["target_q_values"].detach())
-    loss = reduce_loss(parts.loss, mask, batch.get("weights"))
-    return {**LazyMetrics(parts, mask), "loss": loss}
+    td = TDLoss(ScalarRule(), batch["chosen_q_values"], batch["target_q_values"].detach())
+    return {**LazyMetrics(td, mask), "loss": reduce_loss(td.loss, mask, batch.get("weights"))}
 
 
 def sequence_priorities(errors: Tensor, mask: Tensor, eta: float) -> Tensor:
@@ -57,6 +58,7 @@ class DRQN(QLearner):
         value_rescaling: bool = False,
         priority_eta: float = 0.9,
         rule: Rule | None = None,
+        backup: Backup | None = None,
         adam_eps: float = 1e-8,
         seed: int = 0,
     ) -> None:
@@ -65,10 +67,10 @@ class DRQN(QLearner):
         super().__init__(
             q_network,
             view=SequenceView(gamma=gamma, n_step=n_step, burn_in=burn_in, use_stored_state=stored_state),
+            backup=backup or greedy_backup(double_q),
             rule=rule or ScalarRule(value_rescaling=value_rescaling),
             learning_rate=learning_rate,
             target_update_interval=target_update_interval,
-            double_q=double_q,
             tau=tau,
             max_grad_norm=max_grad_norm,
             adam_eps=adam_eps,
@@ -76,10 +78,10 @@ class DRQN(QLearner):
         )
         self.priority_eta = priority_eta
 
-    def priorities(self, parts: RuleLoss, aligned: Aligned) -> Tensor:
+    def priorities(self, td: TDLoss, aligned: Aligned) -> Tensor:
         """One per chunk, [B]."""
         assert aligned.mask is not None, "a sequence view always masks"
-        return sequence_priorities(parts.priority, aligned.mask, self.priority_eta)
+        return sequence_priorities(td.priority, aligned.mask, self.priority_eta)
 
     @property
     def last_sequence_priorities(self) -> Tensor:

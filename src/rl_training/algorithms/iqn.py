@@ -6,13 +6,14 @@ from typing import Any
 
 from typing_extensions import Unpack
 
+from rl_training.algorithms.backups import Backup, greedy_backup
 from rl_training.algorithms.q_learner import LearnerOptions, QLearner, Schedule
-from rl_training.algorithms.rules import QuantileRule
+from rl_training.algorithms.qr_dqn import QuantileRule
 from rl_training.algorithms.views import TransitionView
 
 
 class IQN(QLearner):
-    """y_j = R + Γ·Z⁻_{τ'_j}(s', a*); quantile Huber loss of Z_{τ_i}(s, a), with τ and τ' drawn anew for each update.
+    """QR-DQN's update (qr_dqn.py) at levels τ and τ' drawn anew for each update: y_j = R + Γ·Z⁻_{τ'_j}(s', a*) against Z_{τ_i}(s, a).
 
     `q_network` has an ImplicitHead, as MLPIQNetwork does. The counts N and N' are the head's; one given here must be the same.
     Departures: the head draws its levels once for the whole batch, one from each of N equal strata (see ImplicitHead). The next action is
@@ -26,10 +27,12 @@ class IQN(QLearner):
         learning_rate: float | Schedule,
         gamma: float,
         target_update_interval: int,
+        double_q: bool = False,
         *,
         num_quantiles: int | None = None,
         num_target_quantiles: int | None = None,
         kappa: float = 1.0,
+        backup: Backup | None = None,
         **options: Unpack[LearnerOptions],
     ) -> None:
         counts = q_network.head.counts
@@ -42,6 +45,7 @@ class IQN(QLearner):
         super().__init__(
             q_network,
             view=TransitionView(gamma=gamma),
+            backup=backup or greedy_backup(double_q),
             rule=QuantileRule(kappa=kappa),
             learning_rate=learning_rate,
             target_update_interval=target_update_interval,

@@ -1,4 +1,4 @@
-"""The mathematics of PPO as pure functions of any rank, each with its gradient in closed form.
+"""The mathematics of PPO as pure functions of any rank.
 
 Shapes are the legend's (types.py): `...` is [B] for transitions and [T, B] for sequences. Every function gives one number per step; the
 learner averages over the steps that count.
@@ -6,45 +6,27 @@ learner averages over the steps that count.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
 
-class Loss(NamedTuple):
-    """Per step, [...]: the loss and its derivative by what the network gave (log-probability, value)."""
-
-    loss: Tensor
-    gradient: Tensor
-
-
-def clipped_surrogate(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, clip: float) -> Loss:
-    """PPO's clipped objective, negated (arXiv:1707.06347, eq. 7).
-
-    L = −min(ρA, clip(ρ, 1−ε, 1+ε)·A),  ρ = π(a|s)/π_old(a|s);   ∂L/∂log π = −ρA where ρA is the smaller one, else 0
+def clipped_surrogate(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, clip: float) -> Tensor:
+    """PPO's clipped objective, negated (arXiv:1707.06347, eq. 7): −min(ρA, clip(ρ, 1−ε, 1+ε)·A),  ρ = π(a|s)/π_old(a|s).
 
     At ρ exactly on a bound both are equal and the gradient still flows: it is cut only beyond the clip.
     """
     ratio = torch.exp(log_probs - old_log_probs)
-    plain = ratio * advantages
-    clipped = ratio.clamp(1 - clip, 1 + clip) * advantages
-    return Loss(-torch.minimum(plain, clipped), -(plain * (plain <= clipped)))
+    return -torch.minimum(ratio * advantages, ratio.clamp(1 - clip, 1 + clip) * advantages)
 
 
-def value_loss(values: Tensor, returns: Tensor, old_values: Tensor | None = None, clip: float | None = None) -> Loss:
+def value_loss(values: Tensor, returns: Tensor, old_values: Tensor | None = None, clip: float | None = None) -> Tensor:
     """(V − R)², or with `clip` max((V − R)², (V_old + clip(V − V_old, ±clip) − R)²): a step away from V_old earns nothing beyond the clip
-    (as OpenAI baselines do; arXiv:2006.05990 found no gain in it).
-
-    ∂/∂V = 2(V − R), and 0 where the clipped term is the larger one and V is beyond the clip.
-    """
+    (as OpenAI baselines do; arXiv:2006.05990 found no gain in it)."""
     error = values - returns
     if clip is None or old_values is None:
-        return Loss(error * error, 2 * error)
-    move = values - old_values
-    clipped = old_values + move.clamp(-clip, clip) - returns
-    flows = (error.abs() >= clipped.abs()) | (move.abs() <= clip)
-    return Loss(torch.maximum(error * error, clipped * clipped), 2 * error * flows)
+        return error * error
+    clipped = old_values + (values - old_values).clamp(-clip, clip) - returns
+    return torch.maximum(error * error, clipped * clipped)
 
 
 def approximate_kl(log_ratio: Tensor) -> Tensor:

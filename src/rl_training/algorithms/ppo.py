@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -12,7 +12,6 @@ from torch import Tensor
 from rl_training.algorithms.adam import FlatAdam
 from rl_training.algorithms.policy_losses import approximate_kl, clipped_surrogate, normalized, value_loss
 from rl_training.data.rollout_buffer import RolloutBuffer
-from rl_training.models.actor_critic import Gradients
 from rl_training.models.flat import flatten_parameters
 from rl_training.models.modes import evaluating
 from rl_training.types import Array, Batch, State, UpdateResult
@@ -31,6 +30,10 @@ class MinibatchLosses(NamedTuple):
     entropy: Tensor
     mask: Tensor | None
     clip: float
+
+
+DifferentiateMinibatch: TypeAlias = Callable[[Batch, float], tuple[MinibatchLosses, Callable[[], Sequence[Tensor | None]]]]
+"""(minibatch, clip) → its losses, and what makes of them the gradients of the parameters: not called where `target_kl` stops."""
 
 
 class PPOMetrics(Mapping[str, Tensor]):
@@ -117,9 +120,10 @@ class PPO:
         self.update_epochs, self.minibatch_size = update_epochs, minibatch_size
         self.ent_coef, self.vf_coef, self.vf_clip = ent_coef, vf_coef, vf_clip
         self.target_kl, self.normalize_advantage, self.max_grad_norm = target_kl, normalize_advantage, max_grad_norm
-        parameters = list(actor_critic.parameters())
+        self.parameters = list(actor_critic.parameters())
         self._flat = flatten_parameters(actor_critic)
-        self.optimizer = FlatAdam(self._flat, [p.shape for p in parameters], eps=adam_eps)
+        self.optimizer = FlatAdam(self._flat, [p.shape for p in self.parameters], eps=adam_eps)
+        self.gradient: DifferentiateMinibatch = self.autograd  # a place where something faster may be put
 
     def current_learning_rate(self, global_step: int) -> float:
         return self.learning_rate(global_step) if callable(self.learning_rate) else self.learning_rate
@@ -177,29 +181,36 @@ class PPO:
         losses = self._gradient_step(batch, global_step)
         return self._result([] if losses is None else [losses])
 
-    def _taped(self, batch: Batch) -> tuple[Tensor, Tensor, Gradients]:
-        taped: tuple[Tensor, Tensor, Gradients] = self.actor_critic.taped(batch["obs"])
-        return taped
+    def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The policy's outputs and the values of a minibatch, [B, ...] or [T, B, ...]."""
+        outputs, values = self.actor_critic(batch["obs"])
+        return outputs, values
+
+    def advantages(self, batch: Batch) -> Tensor:
+        advantages = batch["advantages"]
+        return normalized(advantages, batch.get("mask")) if self.normalize_advantage else advantages
+
+    def autograd(self, batch: Batch, clip: float) -> tuple[MinibatchLosses, Callable[[], Sequence[Tensor | None]]]:
+        """The gradient by torch's autograd, of any network."""
+        mask = batch.get("mask")
+        with torch.enable_grad():
+            outputs, values = self.forward(batch)
+            policy = self.distribution.evaluate(outputs, batch["actions"])
+            surrogate = clipped_surrogate(policy.log_prob, batch["log_probs"], self.advantages(batch), clip)
+            fit = value_loss(values, batch["returns"], batch.get("values"), self.vf_clip)
+            loss = surrogate + self.vf_coef * fit - self.ent_coef * policy.entropy
+            loss = loss.mean() if mask is None else (loss * mask).sum() / mask.sum().clamp(min=1)
+        found = MinibatchLosses(
+            policy.log_prob.detach(), batch["log_probs"], surrogate.detach(), fit.detach(), policy.entropy.detach(), mask, clip
+        )
+        return found, lambda: torch.autograd.grad(loss, self.parameters, allow_unused=True)
 
     @torch.no_grad()
     def _gradient_step(self, batch: Batch, global_step: int) -> MinibatchLosses | None:
-        numbers, values, gradients = self._taped(batch)
-        policy = self.distribution.evaluate(numbers, batch["actions"])
-        old_log_probs, advantages, mask = batch["log_probs"], batch["advantages"], batch.get("mask")
-        if self.normalize_advantage:
-            advantages = normalized(advantages, mask)
-        clip = self.current_clip(global_step)
-        surrogate = clipped_surrogate(policy.log_prob, old_log_probs, advantages, clip)
-        fit = value_loss(values, batch["returns"], batch.get("values"), self.vf_clip)
-        losses = MinibatchLosses(policy.log_prob, old_log_probs, surrogate.loss, fit.loss, policy.entropy, mask, clip)
+        losses, gradient = self.gradient(batch, self.current_clip(global_step))
         if self.target_kl is not None and float(self._result([losses]).metrics["approx_kl"]) > KL_TOLERANCE * self.target_kl:
             return None
-        # The mean over the steps that count: each has this share in the loss.
-        share: Tensor | float = 1.0 / values.numel() if mask is None else mask / mask.sum().clamp(min=1)
-        grad_entropy = -self.ent_coef * share if self.ent_coef else 0.0
-        grad_numbers = policy.pullback(surrogate.gradient * share, grad_entropy)
-        grads = gradients(grad_numbers, fit.gradient * (self.vf_coef * share))
-        self.optimizer.step(grads, self.current_learning_rate(global_step), self.max_grad_norm)
+        self.optimizer.step(gradient(), self.current_learning_rate(global_step), self.max_grad_norm)
         return losses
 
     def _result(self, done: list[MinibatchLosses], fit: tuple[Array, Array] | None = None) -> UpdateResult:

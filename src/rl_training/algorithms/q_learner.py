@@ -1,17 +1,19 @@
-"""The one learner behind every value-based algorithm: view → rule → reduce → gradient → Adam → target."""
+"""The one learner behind every value-based algorithm: view → backup → rule → gradient → Adam → target network."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 from typing_extensions import TypedDict
 
 from rl_training.algorithms.adam import FlatAdam
-from rl_training.algorithms.rules import ExtraMetric, Rule, RuleLoss
+from rl_training.algorithms.backups import Backup
+from rl_training.algorithms.rules import LazyMetrics, Rule, TDLoss, reduce_loss
 from rl_training.algorithms.views import Aligned, View
 from rl_training.data.generators import generator_state, load_generator_state
 from rl_training.models.flat import flatten_parameters
@@ -19,60 +21,6 @@ from rl_training.models.plain import as_network
 from rl_training.types import Batch, State, UpdateResult
 
 Schedule = Callable[[int], float]
-
-
-def reduce_loss(loss: Tensor, mask: Tensor | None, weights: Tensor | None) -> Tensor:
-    """mean(weights · loss), over the steps that count: Σ weight·mask·loss / Σ mask."""
-    if weights is not None:
-        loss = loss * weights
-    # A batch without a single step that counts has loss 0, not NaN.
-    return loss.mean() if mask is None else (loss * mask).sum() / mask.sum().clamp(min=1)
-
-
-def reduction_weights(like: Tensor, mask: Tensor | None, weights: Tensor | None) -> Tensor:
-    """∂reduce_loss/∂loss, shaped as the loss."""
-    share = torch.full_like(like, 1 / like.numel()) if mask is None else mask / mask.sum().clamp(min=1)
-    return share if weights is None else share * weights
-
-
-REPORTED = {"q_value_mean": "q_value", "target_mean": "target", "td_error_mean": "td_error"}
-"""Metrics of every rule, and where they stand in its RuleLoss."""
-
-
-NO_EXTRA: Mapping[str, ExtraMetric] = {}
-
-
-class LazyMetrics(Mapping[str, Tensor]):
-    """Metrics that are computed when somebody reads them, since most updates are never logged."""
-
-    def __init__(
-        self,
-        parts: RuleLoss,
-        mask: Tensor | None = None,
-        weights: Tensor | None = None,
-        extra: Mapping[str, ExtraMetric] = NO_EXTRA,
-        extra_of: tuple[Tensor, ...] = (),
-    ) -> None:
-        """extra: what the rule alone reports, of the tensors `extra_of`."""
-        self._parts, self._mask, self._weights, self._extra, self._extra_of = parts, mask, weights, extra, extra_of
-
-    def __getitem__(self, name: str) -> Tensor:
-        with torch.no_grad():
-            if name == "loss":
-                return reduce_loss(self._parts.loss.detach(), self._mask, self._weights)
-            value = self._extra[name](*self._extra_of) if name in self._extra else getattr(self._parts, REPORTED[name])
-            return reduce_loss(value, self._mask, None)
-
-    @staticmethod
-    def names(rule: Rule) -> tuple[str, ...]:
-        """The metrics of a rule."""
-        return "loss", *REPORTED, *rule.extra_metrics
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(("loss", *REPORTED, *self._extra))
-
-    def __len__(self) -> int:
-        return 1 + len(REPORTED) + len(self._extra)
 
 
 class Outcome(Protocol):
@@ -95,28 +43,41 @@ class Outcome(Protocol):
 class EagerOutcome:
     """Computes each when it is read."""
 
-    __slots__ = ("_aligned", "_learner", "_parts")
+    __slots__ = ("_aligned", "_learner", "_td")
 
-    def __init__(self, learner: QLearner, parts: RuleLoss, aligned: Aligned) -> None:
-        self._learner, self._parts, self._aligned = learner, parts, aligned
+    def __init__(self, learner: QLearner, td: TDLoss, aligned: Aligned) -> None:
+        self._learner, self._td, self._aligned = learner, td, aligned
 
     @property
     def metrics(self) -> Mapping[str, Tensor]:
-        return self._learner.metrics(self._parts, self._aligned)
+        return self._learner.metrics(self._td, self._aligned)
 
     @property
     def td_errors(self) -> Tensor:
-        return self._parts.td_error
+        return self._td.td_error
 
     @property
     def priorities(self) -> Tensor:
-        return self._learner.priorities(self._parts, self._aligned)
+        return self._learner.priorities(self._td, self._aligned)
+
+
+class Gradient(NamedTuple):
+    """∂loss/∂parameters of the online network, in their order (None where the loss does not depend on one), and what it is of."""
+
+    parameters: Sequence[Tensor | None]
+    td: TDLoss
+    aligned: Aligned
+
+
+class DifferentiateBatch(Protocol):
+    """The gradient of a batch's loss. Networks and parameters are the learner's own unless given."""
+
+    def __call__(self, batch: Batch, online: Any = None, target: Any = None, parameters: Sequence[Tensor] | None = None) -> Gradient: ...
 
 
 class LearnerOptions(TypedDict, total=False):
-    """What every learner takes beside its network, view and rule; the defaults are QLearner's."""
+    """What every learner takes beside its network, view, backup and rule; the defaults are QLearner's."""
 
-    double_q: bool
     tau: float  # of a target update; 1 copies
     max_grad_norm: float | None
     adam_eps: float
@@ -124,7 +85,7 @@ class LearnerOptions(TypedDict, total=False):
 
 
 class QLearner:
-    """Owns the online and target network, the optimizer and the randomness of updates. Algorithms choose its view and rule."""
+    """Owns the online and target network, the optimizer and the randomness of updates. Algorithms choose its view, backup and rule."""
 
     model_key = "q_network"  # where the acting network stands in `state_dict()`
 
@@ -133,10 +94,10 @@ class QLearner:
         q_network: Any,
         *,
         view: View,
+        backup: Backup,
         rule: Rule,
         learning_rate: float | Schedule,
         target_update_interval: int,
-        double_q: bool = False,
         tau: float = 1.0,
         max_grad_norm: float | None = None,
         adam_eps: float = 1e-8,
@@ -145,19 +106,20 @@ class QLearner:
         q_network = as_network(q_network)
         self.q_network = q_network
         self.target_network = copy.deepcopy(q_network).requires_grad_(False).eval()  # its targets are not dropped out
-        self.view, self.rule = view, rule
+        self.view, self.backup, self.rule = view, backup, rule
         self.learning_rate = learning_rate
         self.target_update_interval, self.tau = target_update_interval, tau
-        self.double_q, self.max_grad_norm = double_q, max_grad_norm
-        self._parameters = list(q_network.parameters())
+        self.max_grad_norm = max_grad_norm
+        self.parameters = list(q_network.parameters())
         self._flat = flatten_parameters(q_network)
         self.flat_target = flatten_parameters(self.target_network)
-        self.optimizer = FlatAdam(self._flat, [p.shape for p in self._parameters], eps=adam_eps)
+        self.optimizer = FlatAdam(self._flat, [p.shape for p in self.parameters], eps=adam_eps)
         self.generator = torch.Generator(self._flat.device).manual_seed(seed)
         self.last_step = 0
         self.last_outcome: Outcome | None = None
+        # Two places where something faster may be put: the gradient alone, and the whole step, (batch, learning rate) → outcome.
+        self.gradient: DifferentiateBatch = self.autograd
         self.gradient_step: Callable[[Batch, float], Outcome] = self.eager_step
-        """(batch, learning rate) → outcome; runtime/accelerate.py puts a compiled form of `eager_step` in its place."""
 
     @property
     def last_priorities(self) -> Tensor:
@@ -180,53 +142,47 @@ class QLearner:
     def align(self, batch: Batch, online: Any = None, target: Any = None) -> Aligned:
         """What the networks (its own unless given) say of a batch."""
         online, target = (self.q_network if online is None else online), (self.target_network if target is None else target)
-        return self.view.align(batch, online, target, double_q=self.double_q, generator=self.generator)
+        return self.view.align(batch, online, target, backup=self.backup, generator=self.generator)
 
-    def compare(self, batch: Batch, online: Any = None, target: Any = None) -> tuple[RuleLoss, Aligned]:
+    def td_loss(self, batch: Batch, online: Any = None, target: Any = None) -> tuple[TDLoss, Aligned]:
         """`align`, and how far what it gave is from the target."""
         aligned = self.align(batch, online, target)
         with torch.no_grad():
             goal = self.rule.target(aligned.bootstrap, aligned.rewards, aligned.discounts)
-        return self.rule.loss(aligned.chosen, goal, aligned.taus), aligned
+        return TDLoss(self.rule, aligned.chosen, goal, aligned.taus), aligned
 
-    def evaluate_loss(self, batch: Batch) -> tuple[Tensor, RuleLoss, Aligned]:
-        """The loss of a batch and what it was made of; an update itself goes without the number (see `LazyMetrics`)."""
-        parts, aligned = self.compare(batch)
-        return reduce_loss(parts.loss, aligned.mask, aligned.weights), parts, aligned
+    def evaluate_loss(self, batch: Batch, online: Any = None, target: Any = None) -> tuple[Tensor, TDLoss, Aligned]:
+        """Σ weight·mask·loss / Σ mask of a batch, and what it was made of."""
+        td, aligned = self.td_loss(batch, online, target)
+        return reduce_loss(td.loss, aligned.mask, aligned.weights), td, aligned
 
-    def gradients(self, parts: RuleLoss, aligned: Aligned, parameters: Sequence[Tensor] | None = None) -> Sequence[Tensor | None]:
-        """∂reduce_loss/∂parameters of the online network: by autograd, or by hand where the network can (see `Aligned.pullback`)."""
-        if aligned.pullback is None:
-            loss = reduce_loss(parts.loss, aligned.mask, aligned.weights)
-            return torch.autograd.grad(loss, parameters or self._parameters, allow_unused=True)
-        # loss = Σ weight·mask·l / Σ mask, so ∂loss/∂chosen = weight·mask/Σ mask · ∂l/∂chosen
-        with torch.no_grad():
-            grad = parts.gradient
-            if aligned.weights is None and aligned.mask is None:
-                return aligned.pullback(grad * (1 / aligned.rewards.numel()))
-            share = reduction_weights(aligned.rewards, aligned.mask, aligned.weights)
-            return aligned.pullback(grad * (share if grad.ndim == share.ndim else share.unsqueeze(-1)))
+    def autograd(self, batch: Batch, online: Any = None, target: Any = None, parameters: Sequence[Tensor] | None = None) -> Gradient:
+        """The gradient by torch's autograd, of any network."""
+        loss, td, aligned = self.evaluate_loss(batch, online, target)
+        return Gradient(torch.autograd.grad(loss, parameters or self.parameters, allow_unused=True), td, aligned)
 
-    def priorities(self, parts: RuleLoss, aligned: Aligned) -> Tensor:
-        return parts.priority
+    def priorities(self, td: TDLoss, aligned: Aligned) -> Tensor:
+        """What prioritized replay should rank the batch's items by, [B]."""
+        return td.priority
 
-    def metrics(self, parts: RuleLoss, aligned: Aligned) -> LazyMetrics:
-        of = (aligned.bootstrap, aligned.rewards, aligned.discounts)
-        return LazyMetrics(parts, aligned.mask, aligned.weights, self.rule.extra_metrics, of)
+    def metrics(self, td: TDLoss, aligned: Aligned) -> LazyMetrics:
+        of = aligned.bootstrap, aligned.rewards, aligned.discounts
+        extra = {name: partial(metric, *of) for name, metric in self.rule.extra_metrics.items()}
+        return LazyMetrics(td, aligned.mask, aligned.weights, extra)
 
     def eager_step(self, batch: Batch, learning_rate: float) -> Outcome:
         """One step of Adam along the batch's gradient."""
-        parts, aligned = self.compare(batch)
-        self.optimizer.step(self.gradients(parts, aligned), learning_rate, self.max_grad_norm)
-        return EagerOutcome(self, parts, aligned)
+        grads, td, aligned = self.gradient(batch)
+        self.optimizer.step(grads, learning_rate, self.max_grad_norm)
+        return EagerOutcome(self, td, aligned)
 
     def update(self, batch: Batch, *, global_step: int) -> UpdateResult:
-        """One gradient step; then the target follows if `global_step` crossed a multiple of `target_update_interval`."""
+        """One gradient step; then the target network is synced if `global_step` crossed a multiple of `target_update_interval`."""
         outcome = self.last_outcome = self.gradient_step(batch, self.current_learning_rate(global_step))
-        self.follow(global_step)
+        self.sync_target_if_due(global_step)
         return UpdateResult(outcome.metrics, 1)
 
-    def follow(self, global_step: int) -> None:
+    def sync_target_if_due(self, global_step: int) -> None:
         """The clock is at `global_step`: sync the target if a multiple of `target_update_interval` was crossed since the last call."""
         crossed = global_step // self.target_update_interval - self.last_step // self.target_update_interval
         self.last_step = global_step

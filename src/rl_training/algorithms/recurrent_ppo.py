@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rl_training.algorithms.ppo import PPO, Evaluation
 from rl_training.data.rollout_buffer import RolloutBuffer
-from rl_training.models.actor_critic import Gradients
+from rl_training.models.q_network import CoreState
 from rl_training.types import Batch
 
 
@@ -50,7 +50,11 @@ class RecurrentPPO(PPO):
             array.reshape(-1)[sequences.steps[real]] = per_sequence[real]
         return Evaluation(*found)
 
-    def _taped(self, batch: Batch) -> tuple[Tensor, Tensor, Gradients]:
-        state = tuple(batch[name] for name in ("initial_h", "initial_c") if name in batch) or None
-        taped: tuple[Tensor, Tensor, Gradients] = self.actor_critic.taped(batch["obs"], state)
-        return taped
+    def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        outputs, values = self.actor_critic(batch["obs"], initial_state(batch))
+        return outputs, values
+
+
+def initial_state(batch: Batch) -> CoreState | None:
+    """The state its sequences begin from; None: zeros."""
+    return tuple(batch[name] for name in ("initial_h", "initial_c") if name in batch) or None

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from rl_training.algorithms.beside import Beside
+from rl_training.algorithms.backups import Backup, Bootstrap, Seen
 from rl_training.algorithms.value_losses import take_action
-from rl_training.algorithms.views import Aligned
+from rl_training.algorithms.views import Aligned, RunPasses, in_turn
 from rl_training.models.heads import Draws
 from rl_training.models.q_network import CoreState
 from rl_training.types import Batch
@@ -50,50 +50,56 @@ class SequenceView:
     with `use_stored_state=False` from zeros). The first `burn_in` steps only bring that state up to date: no gradient, no loss, no
     priority. In a chunk that starts an episode (`episode_starts` at the burn-in's end) they are padding, and the stored (zero) state is
     used as it is.
-    The bootstrap of step t is the target network's value at t + k of that same unroll (see `n_step_returns`); with double-Q the online
-    network, whose unroll then covers the last observation too, selects its action there.
+    The bootstrap of step t is what the backup makes of the target network's outputs at t + k of that same unroll (see `n_step_returns`);
+    where the backup needs the online network's there too, its unroll covers the last observation.
     """
 
     def __init__(self, *, gamma: float, n_step: int = 1, burn_in: int = 0, use_stored_state: bool = True) -> None:
         if n_step < 1 or burn_in < 0:
             raise ValueError(f"n_step must be >= 1 and burn_in >= 0, got {n_step} and {burn_in}")
         self.gamma, self.n_step, self.burn_in, self.use_stored_state = gamma, n_step, burn_in, use_stored_state
+        self.run_passes: RunPasses = in_turn
 
-    def align(self, batch: Batch, online: Any, target: Any, *, double_q: bool, generator: torch.Generator) -> Aligned:
+    def align(self, batch: Batch, online: Any, target: Any, *, backup: Backup, generator: torch.Generator) -> Aligned:
         rewards, dones, mask, actions = (batch[key][self.burn_in :] for key in ("rewards", "dones", "mask", "actions"))
         if not len(rewards):
             raise ValueError(f"sequences of {len(batch['rewards'])} steps leave nothing to train on after a burn-in of {self.burn_in}")
         # Where a chunk is padded on the right, the observation after its last valid step is already in `obs`.
         obs = torch.cat([batch["obs"][self.burn_in :], batch["next_obs"][-1:]])  # [T + 1, B, ...]
         steps, batch_size = rewards.shape
-        # What the head says of an observation selects there too, except where it says it at levels drawn for the loss.
-        reused = double_q and not online.head.draws_taus
         online_draws, target_draws = (
             net.draw(generator, (steps, batch_size), role) for net, role in ((online, "online"), (target, "target"))
         )
-        beside, apart = Beside(obs), Beside(obs, lane=1)
-        with apart, torch.no_grad():
-            returns = n_step_returns(rewards, dones, mask, gamma=self.gamma, n_step=self.n_step)
-        with beside, torch.no_grad():
-            target_core, _ = target.unroll_core(obs, self.start_state(batch, target))
-            next_out = target.head(target_core[1:], target_draws)  # of the observations after steps 0 … T − 1
-        core, _ = online.unroll_core(obs if double_q else obs[:-1], self.start_state(batch, online))
-        out = online.head(core if reused else core[:steps], online_draws)
-        beside.join()
-        apart.join()
+
+        def target_pass() -> tuple[Tensor, Tensor | None]:
+            with torch.no_grad():
+                core, _ = target.unroll_core(obs, self.start_state(batch, target))
+                next_outputs = target.head(core[1:], target_draws)  # of the observations after steps 0 … T − 1
+                return next_outputs, target.head(core[:-1], target_draws) if backup.needs_current else None
+
+        def online_pass() -> tuple[Tensor | None, Tensor]:
+            core, _ = online.unroll_core(obs if backup.needs_online else obs[:-1], self.start_state(batch, online))
+            # What the head says of an observation serves there too, except where it says it at levels drawn for the loss.
+            reused = backup.needs_online and not online.head.draws_taus
+            outputs = online.head(core if reused else core[:steps], online_draws)
+            select = None
+            if backup.needs_online:
+                with torch.no_grad():  # an implicit head selects at its acting levels: the action it would take
+                    select = online.head.q_values(outputs[1:] if reused else online.head(core[1:], Draws(online_draws.noise)))
+            return select, take_action(outputs[:steps], actions)
+
+        def returns() -> NStepReturns:
+            with torch.no_grad():
+                return n_step_returns(rewards, dones, mask, gamma=self.gamma, n_step=self.n_step)
+
+        n_step, (next_outputs, current), (select, chosen) = self.run_passes(returns, target_pass, online_pass)
         with torch.no_grad():
-            # Double-Q (arXiv:1509.06461): which network selects the next action; the target network always values it.
-            if not double_q:
-                select = target.head.q_values(next_out)
-            elif reused:
-                select = online.head.q_values(out[1:])
-            else:  # as the action it would take: at its acting levels
-                select = online.head.q_values(online.head(core[1:], Draws(online_draws.noise)))
-            bootstrap = take_action(next_out, select.argmax(-1))  # [T, B] or [T, B, N], for t + 1
+            bootstrap = backup(Seen(next_outputs, target.head.q_values, actions, select, current))  # for t + 1
+            summed = n_step.rewards if bootstrap.bonus is None else n_step.rewards + bootstrap.bonus
             if self.n_step > 1:
-                bootstrap = take_time(bootstrap, returns.steps)
+                bootstrap = bootstrap_at(bootstrap, n_step.steps)
         taus = None if online_draws.taus is None else online_draws.taus[:steps]
-        return Aligned(take_action(out[:steps], actions), bootstrap, returns.rewards, returns.discounts, taus, mask, batch.get("weights"))
+        return Aligned(chosen, bootstrap, summed, n_step.discounts, taus, mask, batch.get("weights"))
 
     @torch.no_grad()
     def start_state(self, batch: Batch, network: Any) -> CoreState:
@@ -116,7 +122,16 @@ class SequenceView:
         return tuple(torch.where(padded, stored, new) for stored, new in zip(state, burned, strict=True))
 
 
+def bootstrap_at(bootstrap: Bootstrap, steps: Tensor) -> Bootstrap:
+    """What each step t bootstraps from `steps[t]` later; the bonus stays where the action was taken."""
+
+    def taken(values: Tensor | None) -> Tensor | None:
+        return None if values is None else take_time(values, steps)
+
+    return Bootstrap(take_time(bootstrap.outputs, steps), taken(bootstrap.probabilities), taken(bootstrap.shift), bootstrap.bonus)
+
+
 def take_time(values: Tensor, steps: Tensor) -> Tensor:
-    """values[t + steps[t] − 1] for each t, along the first axis: [T, B] or [T, B, N], where values[t] belongs to time t + 1."""
+    """values[t + steps[t] − 1] for each t, along the first axis: [T, B, ...], where values[t] belongs to time t + 1."""
     index = torch.arange(len(steps), device=steps.device)[:, None] + steps - 1
-    return values.gather(0, index if values.ndim == 2 else index[..., None].expand_as(values))
+    return values.gather(0, index.view(*index.shape, *[1] * (values.ndim - 2)).expand_as(values))

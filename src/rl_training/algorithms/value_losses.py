@@ -15,19 +15,11 @@ def td_target(rewards: Tensor, discounts: Tensor, bootstrap: Tensor) -> Tensor:
 
 
 def take_action(out: Tensor, actions: Tensor) -> Tensor:
-    """The numbers of the given actions: [..., A] → [...], or [..., A, N] → [..., N]."""
+    """The outputs of the given actions: [..., A] → [...], or [..., A, N] → [..., N]."""
     if out.ndim == actions.ndim + 1:
         return out.gather(-1, actions.unsqueeze(-1)).squeeze(-1)
     index = actions[..., None, None].expand(*actions.shape, 1, out.shape[-1])
     return out.gather(-2, index).squeeze(-2)
-
-
-def put_action(values: Tensor, actions: Tensor, like: Tensor) -> Tensor:
-    """The transpose of `take_action`: zeros shaped as `like` but for the given actions' numbers."""
-    if like.ndim == actions.ndim + 1:
-        return torch.zeros_like(like).scatter_(-1, actions.unsqueeze(-1), values.unsqueeze(-1))
-    index = actions[..., None, None].expand(*actions.shape, 1, like.shape[-1])
-    return torch.zeros_like(like).scatter_(-2, index, values.unsqueeze(-2))
 
 
 def rescale(x: Tensor, eps: float = 1e-3) -> Tensor:

@@ -1,4 +1,4 @@
-"""Views: run the networks on a batch and align time, so that a rule sees only numbers for actions, rewards and discounts.
+"""Views: run the networks on a batch and align time, so that backup and rule see only outputs for actions, rewards and discounts.
 
 `TransitionView` serves transitions [B]; `SequenceView` (sequence_view.py) burn-in, unroll and n-step over [T, B].
 """
@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.beside import Beside
-from rl_training.algorithms.value_losses import put_action, take_action
+from rl_training.algorithms.backups import Backup, Bootstrap, Seen
+from rl_training.algorithms.value_losses import take_action
 from rl_training.models.heads import Draws
 from rl_training.types import Batch
 
@@ -21,18 +21,26 @@ class Aligned(NamedTuple):
     """What a rule and the reduction need, all [...] or [..., N]; gradients flow through `chosen` only."""
 
     chosen: Tensor  # online network, action taken
-    bootstrap: Tensor  # target network, next action
-    rewards: Tensor  # discounted sum over the steps really taken
+    bootstrap: Bootstrap  # target network, next action or actions
+    rewards: Tensor  # discounted sum over the steps really taken, with the backup's bonus
     discounts: Tensor  # γ^k, 0 after a termination
     taus: Tensor | None  # levels of `chosen`, where the head samples them
     mask: Tensor | None  # 1 on the steps that count; None: all do
     weights: Tensor | None  # importance weights [B]
-    pullback: Callable[[Tensor], list[Tensor]] | None = None
-    """∂L/∂chosen → the gradients of the online network's parameters, where it has them by hand; `chosen` then has no graph."""
+
+
+RunPasses: TypeAlias = Callable[..., list[Any]]
+"""Calls functions that do not need each other, and gives their results."""
+
+
+def in_turn(*passes: Callable[[], Any]) -> list[Any]:
+    return [each() for each in passes]
 
 
 class View(Protocol):
-    def align(self, batch: Batch, online: Any, target: Any, *, double_q: bool, generator: torch.Generator) -> Aligned: ...
+    run_passes: RunPasses
+
+    def align(self, batch: Batch, online: Any, target: Any, *, backup: Backup, generator: torch.Generator) -> Aligned: ...
 
 
 class TransitionView:
@@ -40,31 +48,30 @@ class TransitionView:
 
     def __init__(self, *, gamma: float) -> None:
         self.gamma = gamma
+        self.run_passes: RunPasses = in_turn
 
-    def align(self, batch: Batch, online: Any, target: Any, *, double_q: bool, generator: torch.Generator) -> Aligned:
+    def align(self, batch: Batch, online: Any, target: Any, *, backup: Backup, generator: torch.Generator) -> Aligned:
         obs, next_obs, actions = batch["obs"], batch["next_obs"], batch["actions"]
         shape = actions.shape
         online_draws, target_draws = online.draw(generator, shape, "online"), target.draw(generator, shape, "target")
-        beside = Beside(next_obs)
+
+        def target_pass() -> tuple[Tensor, Tensor | None]:
+            with torch.no_grad():
+                next_outputs = target.forward(next_obs, target_draws)
+                return next_outputs, target.forward(obs, target_draws) if backup.needs_current else None
+
+        def online_pass() -> tuple[Tensor | None, Tensor]:
+            select = None
+            if backup.needs_online:
+                with torch.no_grad():  # an implicit head selects at its acting levels: the action it would take
+                    select = online.q_values(next_obs, Draws(online_draws.noise))
+            return select, take_action(online(obs, online_draws), actions)
+
+        (next_outputs, current), (select, chosen) = self.run_passes(target_pass, online_pass)
         with torch.no_grad():
-            with beside:
-                next_out = target.forward(next_obs, target_draws)
-            # Double-Q (arXiv:1509.06461): which network selects the next action; the target network always values it.
-            # An implicit head selects at its acting levels: the action it would take.
-            select = online.q_values(next_obs, Draws(online_draws.noise)) if double_q else None
-            taped = online.taped(obs, online_draws) if hasattr(online, "taped") else None
-            if taped is not None:
-                out, gradients = taped
-                chosen = take_action(out, actions)
-        if taped is None:
-            chosen = take_action(online(obs, online_draws), actions)
-        beside.join()
-        with torch.no_grad():
-            if select is None:
-                select = target.head.q_values(next_out)
-            bootstrap = next_out.amax(-1) if select is next_out else take_action(next_out, select.argmax(-1))
+            bootstrap = backup(Seen(next_outputs, target.head.q_values, actions, select, current))
+            rewards = batch["rewards"] if bootstrap.bonus is None else batch["rewards"] + bootstrap.bonus
         discounts = batch.get("discounts")
         if discounts is None:
             discounts = self.gamma * (1 - batch["dones"])
-        pullback = None if taped is None else lambda grad: gradients(put_action(grad, actions, out))
-        return Aligned(chosen, bootstrap, batch["rewards"], discounts, online_draws.taus, None, batch.get("weights"), pullback)
+        return Aligned(chosen, bootstrap, rewards, discounts, online_draws.taus, None, batch.get("weights"))

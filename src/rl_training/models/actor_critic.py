@@ -1,14 +1,14 @@
 """Policy and value in one network: what every on-policy algorithm trains.
 
-`step` and `greedy` are what acting and evaluation ask of any network, here as for Q-networks; `forward` and `taped` are the learner's.
+`step` and `greedy` are what acting and evaluation ask of any network, here as for Q-networks; `forward` is the learner's.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -21,9 +21,6 @@ from rl_training.models.stack import ACTIVATIONS, ActivationName
 
 if TYPE_CHECKING:
     from rl_training.types import Array
-
-Gradients: TypeAlias = Callable[[Tensor, Tensor], Sequence[Tensor | None]]
-"""(∂L/∂numbers, ∂L/∂values) → the gradients of `parameters()`."""
 
 
 def orthogonal_(module: nn.Module, gain: float) -> None:
@@ -56,32 +53,13 @@ class ActorCriticHeads(nn.Module):
 
     def numbers(self, features: Tensor) -> Tensor:
         """The policy's numbers, [..., P]."""
-        return self._with_std(self.policy.forward(features))
+        return self.with_std(self.policy.forward(features))
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
         return self.numbers(features), self.value.forward(features).squeeze(-1)
 
-    def _with_std(self, out: Tensor) -> Tensor:
+    def with_std(self, out: Tensor) -> Tensor:
         return out if self.log_std is None else torch.cat([out, self.log_std.expand_as(out)], -1)
-
-    def taped(
-        self, features: Tensor, *, input_gradient: bool
-    ) -> tuple[Tensor, Tensor, Callable[[Tensor, Tensor], tuple[list[Tensor], Tensor]]]:
-        """[B, F] → numbers, values [B], and from their gradients those of `parameters()` and of the features."""
-        out, from_policy = self.policy.taped(features, input_gradient=input_gradient)
-        values, from_value = self.value.taped(features, input_gradient=input_gradient)
-        numbers = self._with_std(out)
-
-        def pullback(grad_numbers: Tensor, grad_values: Tensor) -> tuple[list[Tensor], Tensor]:
-            grad_out = grad_numbers[..., : out.shape[-1]]
-            grads_p, features_p = from_policy(grad_out)
-            grads_v, features_v = from_value(grad_values.unsqueeze(-1))
-            grads = grads_p + grads_v
-            if self.log_std is not None:
-                grads = [grad_numbers[..., out.shape[-1] :].sum(0), *grads]  # a parameter of this module's own comes first
-            return grads, features_p + features_v
-
-        return numbers, values.squeeze(-1), pullback
 
 
 class ActorCritic(nn.Module, ABC):
@@ -91,17 +69,6 @@ class ActorCritic(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]: ...
-
-    def taped(self, obs: Tensor) -> tuple[Tensor, Tensor, Gradients]:
-        """`forward` and the gradients of `parameters()`: by autograd, unless a network knows better."""
-        parameters = list(self.parameters())
-        with torch.enable_grad():
-            outputs = self.forward(obs)
-
-        def gradients(grad_numbers: Tensor, grad_values: Tensor) -> Sequence[Tensor | None]:
-            return torch.autograd.grad(outputs, parameters, (grad_numbers, grad_values), allow_unused=True)
-
-        return outputs[0].detach(), outputs[1].detach(), gradients
 
     @abstractmethod
     def step(self, obs: Tensor, state: CoreState, episode_starts: Tensor, draws: Draws = NO_DRAWS) -> tuple[Tensor, CoreState]:
@@ -145,12 +112,6 @@ class MLPActorCritic(ActorCritic):
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         return self.heads.forward(_floats(obs))
-
-    def taped(self, obs: Tensor) -> tuple[Tensor, Tensor, Gradients]:
-        """By hand: the products autograd would make, without its nodes."""
-        with torch.no_grad():
-            numbers, values, pullback = self.heads.taped(_floats(obs), input_gradient=False)
-        return numbers, values, lambda grad_numbers, grad_values: pullback(grad_numbers, grad_values)[0]
 
     def step(self, obs: Tensor, state: CoreState, episode_starts: Tensor, draws: Draws = NO_DRAWS) -> tuple[Tensor, CoreState]:
         return self.heads.numbers(_floats(obs)), state

@@ -1,7 +1,7 @@
 """What the numbers of a policy mean: the distribution of an action, as a network's head predicts it.
 
 A distribution has no parameters of its own: it reads them from `numbers` [..., P]. Acting goes through NumPy (a handful of rows, where
-every torch call costs more than its arithmetic), learning through torch, with the gradient in closed form.
+every torch call costs more than its arithmetic), learning through torch.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -23,11 +23,10 @@ _HALF_LOG_TAU = 0.5 * math.log(2 * math.pi)
 
 
 class Evaluated(NamedTuple):
-    """Given actions under a distribution, and from ∂L/∂log_prob and ∂L/∂entropy (a number, or shaped alike) to ∂L/∂numbers."""
+    """Given actions under a distribution."""
 
     log_prob: Tensor  # [...]
     entropy: Tensor  # [...]
-    pullback: Callable[[Tensor, Tensor | float], Tensor]
 
 
 class Distribution(ABC):
@@ -54,7 +53,7 @@ class Distribution(ABC):
 
     @abstractmethod
     def evaluate(self, numbers: Tensor, actions: Tensor) -> Evaluated:
-        """numbers: [..., P]; actions: [..., *action_shape]. Differentiable by autograd too."""
+        """numbers: [..., P]; actions: [..., *action_shape]. Differentiable."""
 
 
 def _gumbel_argmax(logits: Array, rng: np.random.Generator) -> Array:
@@ -90,20 +89,8 @@ class Categorical(Distribution):
         return {"probabilities": _probabilities(numbers)}
 
     def evaluate(self, numbers: Tensor, actions: Tensor) -> Evaluated:
-        """∂log π(a)/∂l = 1_a − p;  ∂H/∂l_j = −p_j (log p_j + H)."""
         log_p = torch.log_softmax(numbers, -1)
-        p = log_p.exp()
-        index = actions.unsqueeze(-1)
-        entropy = -(p * log_p).sum(-1)
-
-        def pullback(grad_log_prob: Tensor, grad_entropy: Tensor | float) -> Tensor:
-            g = grad_log_prob.unsqueeze(-1)
-            grad = (p * -g).scatter_add_(-1, index, g)
-            if isinstance(grad_entropy, float):
-                return grad if grad_entropy == 0 else grad.addcmul_(p, log_p + entropy.unsqueeze(-1), value=-grad_entropy)
-            return grad.addcmul_(p * grad_entropy.unsqueeze(-1), log_p + entropy.unsqueeze(-1), value=-1)
-
-        return Evaluated(log_p.gather(-1, index).squeeze(-1), entropy, pullback)
+        return Evaluated(log_p.gather(-1, actions.unsqueeze(-1)).squeeze(-1), -(log_p.exp() * log_p).sum(-1))
 
 
 class MultiCategorical(Distribution):
@@ -136,12 +123,8 @@ class MultiCategorical(Distribution):
         """log π(a) = Σ_k log π_k(a_k), H = Σ_k H_k."""
         logits: Sequence[Tensor] = numbers.split(self.sizes, -1)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         parts = [part.evaluate(each, actions[..., k]) for k, (part, each) in enumerate(zip(self._parts, logits, strict=True))]
-
-        def pullback(grad_log_prob: Tensor, grad_entropy: Tensor | float) -> Tensor:
-            return torch.cat([part.pullback(grad_log_prob, grad_entropy) for part in parts], -1)
-
         log_prob = torch.stack([part.log_prob for part in parts]).sum(0)
-        return Evaluated(log_prob, torch.stack([part.entropy for part in parts]).sum(0), pullback)
+        return Evaluated(log_prob, torch.stack([part.entropy for part in parts]).sum(0))
 
 
 class DiagonalGaussian(Distribution):
@@ -176,20 +159,11 @@ class DiagonalGaussian(Distribution):
         return {"mean": numbers[: self.dim].tolist(), "std": np.exp(numbers[self.dim :]).tolist()}
 
     def evaluate(self, numbers: Tensor, actions: Tensor) -> Evaluated:
-        """z = (a − μ)/σ:  log π = Σ −z²/2 − log σ − ½ log 2π;  ∂/∂μ = z/σ,  ∂/∂log σ = z² − 1;  H = Σ log σ + ½ + ½ log 2π."""
+        """z = (a − μ)/σ:  log π = Σ −z²/2 − log σ − ½ log 2π;  H = Σ log σ + ½ + ½ log 2π."""
         mean, log_std = numbers[..., : self.dim], numbers[..., self.dim :]
-        inverse_std = torch.exp(-log_std)
-        z = (actions - mean) * inverse_std
-        square = z * z
-        log_prob = -(0.5 * square + log_std + _HALF_LOG_TAU).sum(-1)
-        entropy = (log_std + (0.5 + _HALF_LOG_TAU)).sum(-1)
-
-        def pullback(grad_log_prob: Tensor, grad_entropy: Tensor | float) -> Tensor:
-            g = grad_log_prob.unsqueeze(-1)
-            h = grad_entropy if isinstance(grad_entropy, float) else grad_entropy.unsqueeze(-1)
-            return torch.cat([g * z * inverse_std, g * (square - 1) + h], -1)
-
-        return Evaluated(log_prob, entropy, pullback)
+        z = (actions - mean) * torch.exp(-log_std)
+        log_prob = -(0.5 * z * z + log_std + _HALF_LOG_TAU).sum(-1)
+        return Evaluated(log_prob, (log_std + (0.5 + _HALF_LOG_TAU)).sum(-1))
 
 
 def make_distribution(action: Mapping[str, Any]) -> Distribution:

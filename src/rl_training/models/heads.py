@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from typing_extensions import TypedDict, Unpack
 
 from rl_training.models.layers import Stream
-from rl_training.models.stack import Pullback
 
 HeadKind: TypeAlias = Literal["scalar", "categorical", "quantile", "implicit"]
 
@@ -44,7 +43,6 @@ class Head(nn.Module, ABC):
 
     noise_dim = 0  # how much noise a pass takes
     draws_taus = False  # whether a pass takes quantile levels
-    has_tape = False  # whether `taped` gives this head's gradient by hand
 
     @abstractmethod
     def forward(self, features: Tensor, draws: Draws = NO_DRAWS) -> Tensor:
@@ -71,8 +69,6 @@ class QValues(Head):
 
 class StreamHead(Head):
     """`outputs` numbers per action: [..., A, outputs]."""
-
-    has_tape = True
 
     def __init__(
         self,
@@ -105,26 +101,6 @@ class StreamHead(Head):
 
     def forward(self, features: Tensor, draws: Draws = NO_DRAWS) -> Tensor:
         return self.per_action(features, draws.noise)
-
-    def taped(self, features: Tensor, draws: Draws = NO_DRAWS) -> tuple[Tensor, Pullback]:
-        """`forward` of [B, F] with its gradient by hand, in the order of `parameters()`.
-
-        Q = V + A − mean_a A:  ∂L/∂V = Σ_a ∂L/∂Q_a  and  ∂L/∂A = ∂L/∂Q − mean_a ∂L/∂Q, for each atom or quantile.
-        """
-        noise, cut = draws.noise, self.advantage.noise_dim
-        advantage, from_advantage = self.advantage.taped(features, None if noise is None else noise[..., :cut])
-        shaped = advantage if self.outputs == 1 else advantage.view(-1, self.action_dim, self.outputs)
-        if self.value is None:
-            return shaped, lambda grad: from_advantage(grad.view_as(advantage))
-        value, from_value = self.value.taped(features, None if noise is None else noise[..., cut:])
-        out = (value if self.outputs == 1 else value.unsqueeze(-2)) + (shaped - shaped.mean(1, keepdim=True))
-
-        def pullback(grad: Tensor) -> tuple[list[Tensor], Tensor]:
-            grads_a, features_a = from_advantage((grad - grad.mean(1, keepdim=True)).view_as(advantage))
-            grads_v, features_v = from_value(grad.sum(1).view_as(value))
-            return grads_a + grads_v, features_a + features_v
-
-        return out, pullback
 
 
 class ScalarHead(StreamHead):
@@ -182,7 +158,6 @@ class QuantileHead(StreamHead):
             raise ValueError(f"num_quantiles must be >= 1, got {num_quantiles}")
         super().__init__(in_dim, action_dim, outputs=num_quantiles, **options)
         self.num_quantiles = num_quantiles
-        self.has_tape = num_quantiles > 1  # one quantile keeps its axis, which the tape would drop
 
     def forward(self, features: Tensor, draws: Draws = NO_DRAWS) -> Tensor:
         out = self.per_action(features, draws.noise)
@@ -208,7 +183,6 @@ class ImplicitHead(StreamHead):
     """
 
     draws_taus = True
-    has_tape = False
     acting_taus: Tensor
     frequencies: Tensor
 

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rl_training.models.stack import RELU, Activation, Pullback, layer_parameters, linear_stack, taped_stack
+from rl_training.models.stack import RELU, Activation, layer_parameters, linear_stack
 
 
 class NoisyLinear(nn.Module):
@@ -19,7 +19,7 @@ class NoisyLinear(nn.Module):
 
     y = (μ_w + σ_w ⊙ ε_out ε_inᵀ) x + μ_b + σ_b ⊙ ε_out
 
-    written as `μ_w x + μ_b + ε_out ⊙ (σ_w (ε_in ⊙ x) + σ_b)`: the noisy weight matrix is not built here, and `eps_in`, `eps_out`
+    written as `μ_w x + μ_b + ε_out ⊙ (σ_w (ε_in ⊙ x) + σ_b)`: the noisy weight matrix is not built, and `eps_in`, `eps_out`
     may have a row per sample ([B, in], [B, out]), which gives every environment a draw of its own in one batched call.
     Without `eps` the layer is its mean. The noise arrives already passed through f(x) = sign(x)√|x| (see `factorised_noise`).
     """
@@ -69,58 +69,22 @@ class Stream(nn.Module):
         sizes = [in_dim, *hidden_sizes, out_dim]
         pairs = list(itertools.pairwise(sizes))
         self.layers = nn.ModuleList(nn.Linear(i, o) if noisy_sigma is None else NoisyLinear(i, o, noisy_sigma) for i, o in pairs)
-        self._params = layer_parameters(self.layers)
+        self.params = layer_parameters(self.layers)
         self.sigmas = tuple(s for layer in self.layers if isinstance(layer, NoisyLinear) for s in (layer.weight_sigma, layer.bias_sigma))
         self.noise_sizes = [] if noisy_sigma is None else [size for pair in pairs for size in pair]
         self.noise_dim = sum(self.noise_sizes)
 
     def plain_parameters(self) -> tuple[Any, ...] | None:
         """W₁, b₁, … if no layer is noisy."""
-        return None if self.noise_sizes or self.activation is not RELU else self._params
+        return None if self.noise_sizes or self.activation is not RELU else self.params
 
     def forward(self, x: Tensor, noise: Tensor | None = None) -> Tensor:
         if noise is None or not self.noise_sizes:  # a noisy layer without noise is its mean
-            return linear_stack(x, self._params, activation=self.activation, activate_last=False)
+            return linear_stack(x, self.params, activation=self.activation, activate_last=False)
         eps = noise.split(self.noise_sizes, dim=-1)  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        if noise.ndim == 1:  # one draw for all rows: the noisy weights are built once, and the pass is a plain one
-            return linear_stack(x, self._noisy_parameters(eps), activation=self.activation, activate_last=False)
         last = len(self.layers) - 1
         for i, layer in enumerate(self.layers):
             x = layer(x, eps[2 * i], eps[2 * i + 1])
             if i < last:
-                x = self.activation.apply(x)
+                x = self.activation(x)
         return x
-
-    def taped(self, x: Tensor, noise: Tensor | None = None, *, input_gradient: bool = True) -> tuple[Tensor, Pullback]:
-        """The same with its gradient by hand, in the order of `parameters()`; noise as one draw for all rows.
-
-        With W = μ_w + σ_w ⊙ E, E = ε_out ε_inᵀ:  ∂L/∂μ_w = ∂L/∂W  and  ∂L/∂σ_w = ∂L/∂W ⊙ E; likewise for b with ε_out.
-        """
-        if not self.noise_sizes:
-            return taped_stack(x, self._params, activation=self.activation, activate_last=False, input_gradient=input_gradient)
-        if noise is None:
-            out, plain = taped_stack(x, self._params, activation=self.activation, activate_last=False)
-            eps: Sequence[Tensor] = [torch.zeros(size, device=x.device) for size in self.noise_sizes]
-        else:
-            eps = noise.split(self.noise_sizes, dim=-1)  # type: ignore[no-untyped-call]  # torch leaves it untyped
-            out, plain = taped_stack(x, self._noisy_parameters(eps), activation=self.activation, activate_last=False)
-
-        def pullback(grad: Tensor) -> tuple[list[Tensor], Tensor]:
-            grads, grad_x = plain(grad)
-            both = []
-            for i in range(len(self.layers)):
-                weight, bias = grads[2 * i : 2 * i + 2]
-                eps_in, eps_out = eps[2 * i : 2 * i + 2]
-                both += [weight, bias, weight * torch.outer(eps_out, eps_in), bias * eps_out]
-            return both, grad_x
-
-        return out, pullback
-
-    def _noisy_parameters(self, eps: Sequence[Tensor]) -> list[Tensor]:
-        """W₁, b₁, W₂, b₂, … with W = μ_w + σ_w ⊙ ε_out ε_inᵀ and b = μ_b + σ_b ⊙ ε_out."""
-        noisy = []
-        for i in range(len(self.layers)):
-            (weight, bias), (weight_sigma, bias_sigma) = self._params[2 * i : 2 * i + 2], self.sigmas[2 * i : 2 * i + 2]
-            eps_in, eps_out = eps[2 * i], eps[2 * i + 1]
-            noisy += [torch.addcmul(weight, weight_sigma, torch.outer(eps_out, eps_in)), torch.addcmul(bias, bias_sigma, eps_out)]
-        return noisy

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from rl_training.models.heads import NO_DRAWS, Draws, Head, ScalarHead, StreamHead
+from rl_training.models.heads import NO_DRAWS, Draws, Head, ScalarHead
 from rl_training.models.layers import factorised_noise
 from rl_training.models.network import CoreState as CoreState  # imported from here, too
 from rl_training.models.network import Facts, facts_of
 from rl_training.models.network import Role as Role
-from rl_training.models.stack import linear_stack, taped_stack
+from rl_training.models.stack import linear_stack
 from rl_training.models.torsos import MLPTorso
 
 if TYPE_CHECKING:
@@ -62,32 +62,14 @@ class QNetwork(Drawing):
         # DQN's network is one stack from observation to Q: run as one, since each call between its parts shows beside the products.
         lower = torso.relu_parameters() if isinstance(torso, MLPTorso) else None
         upper = head.plain_parameters() if isinstance(head, ScalarHead) else None
-        self._stack = None if lower is None or upper is None else (*lower, *upper)
-        self.is_one_stack = self._stack is not None
+        self.stack = None if lower is None or upper is None else (*lower, *upper)
 
     def forward(self, obs: Tensor, draws: Draws = NO_DRAWS) -> Tensor:
-        if self._stack is not None:
-            return linear_stack(obs if obs.is_floating_point() else obs.float(), self._stack, activate_last=False)
+        if self.stack is not None:
+            return linear_stack(obs if obs.is_floating_point() else obs.float(), self.stack, activate_last=False)
         # `.forward`, not a call: at this size the calls of nested modules show in the pass. Hooks belong on the whole network.
         out: Tensor = self.head.forward(self.torso.forward(obs), draws)
         return out
-
-    def taped(self, obs: Tensor, draws: Draws = NO_DRAWS) -> tuple[Tensor, Callable[[Tensor], list[Tensor]]] | None:
-        """`forward` of [B, ...] without autograd, and from ∂L/∂out the gradients of `parameters()`; None where a part has no such form."""
-        if self._stack is not None:
-            x = obs if obs.is_floating_point() else obs.float()
-            out, whole = taped_stack(x, self._stack, activate_last=False, input_gradient=False)
-            return out, lambda grad: whole(grad)[0]
-        if not isinstance(self.head, StreamHead) or not self.head.has_tape or not isinstance(self.torso, MLPTorso):
-            return None
-        features, from_torso = self.torso.taped(obs)
-        out, from_head = self.head.taped(features, draws)
-
-        def gradients(grad: Tensor) -> list[Tensor]:
-            grads, grad_features = from_head(grad)
-            return from_torso(grad_features)[0] + grads
-
-        return out, gradients
 
     def q_values(self, obs: Tensor, draws: Draws = NO_DRAWS) -> Tensor:
         return self.head.q_values(self.forward(obs, draws))

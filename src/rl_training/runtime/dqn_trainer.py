@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from rl_training.algorithms.backups import Backup, greedy_backup
+from rl_training.algorithms.c51_dqn import C51DQN
+from rl_training.algorithms.dqn import DQN
+from rl_training.algorithms.iqn import IQN
 from rl_training.algorithms.q_learner import QLearner
+from rl_training.algorithms.qr_dqn import QRDQN
 from rl_training.algorithms.rules import Rule
 from rl_training.algorithms.views import TransitionView
 from rl_training.data import NStepAccumulator, PrioritizedReplayBuffer, ReplayBuffer
@@ -17,7 +22,7 @@ from rl_training.models.q_network import QNetwork
 from rl_training.runtime.actor import TransitionFeed
 from rl_training.runtime.run import RunOptions, TrainResult
 from rl_training.runtime.setup import Setup, prepare
-from rl_training.runtime.value_based import ValueParts, head_keywords, learner_keywords, replay_keywords, rule_of, train_value_based
+from rl_training.runtime.value_based import ValueParts, head_keywords, learner_keywords, replay_keywords, train_value_based
 
 
 def build_network(settings: ValueSettings, spaces: Mapping[str, Any]) -> QNetwork:
@@ -30,26 +35,42 @@ def build_network(settings: ValueSettings, spaces: Mapping[str, Any]) -> QNetwor
     )
 
 
-def build_parts(setup: Setup, rule: Rule | None = None) -> ValueParts:
+def build_learner(setup: Setup, settings: ValueSettings, network: ValueNetwork, rule: Rule | None, backup: Backup | None) -> QLearner:
+    """The algorithm of the row's head, or a user's own rule on transitions."""
+    gamma, keywords = settings.gamma, learner_keywords(setup, settings)
+    if rule is not None:
+        double_q = keywords.pop("double_q")
+        return QLearner(network, view=TransitionView(gamma=gamma), backup=backup or greedy_backup(double_q), rule=rule, **keywords)
+    if settings.head == "categorical":
+        return C51DQN(network, gamma=gamma, backup=backup, **keywords)
+    if settings.head == "quantile":
+        return QRDQN(network, gamma=gamma, backup=backup, kappa=settings.kappa, **keywords)
+    if settings.head == "implicit":
+        return IQN(network, gamma=gamma, backup=backup, kappa=settings.kappa, **keywords)
+    return DQN(network, gamma=gamma, backup=backup, **keywords)
+
+
+def build_parts(setup: Setup, rule: Rule | None = None, backup: Backup | None = None) -> ValueParts:
     """What a feed-forward value-based row learns with."""
     config, settings = setup.config, setup.config.settings
     assert isinstance(settings, ValueSettings)  # the rows of this trainer have these
     network = setup.build_network()
     if not isinstance(network, ValueNetwork):
         raise setup.wrong_network(network, "a Q-network")
-    view = TransitionView(gamma=settings.gamma)
-    learner = QLearner(network, view=view, rule=rule or rule_of(settings), **learner_keywords(setup, settings))
+    learner = build_learner(setup, settings, network, rule, backup)
     buffer = PrioritizedReplayBuffer if settings.prioritized else ReplayBuffer
     replay = buffer(**replay_keywords(setup, settings))
     feed = TransitionFeed(NStepAccumulator(settings.n_step, settings.gamma, config.num_envs), replay)
     return ValueParts(network, learner, replay, feed)
 
 
-def train_dqn(config: TrainConfig, run_suffix: str | None = None, *, rule: Rule | None = None, **options: Any) -> TrainResult:
+def train_dqn(
+    config: TrainConfig, run_suffix: str | None = None, *, rule: Rule | None = None, backup: Backup | None = None, **options: Any
+) -> TrainResult:
     """Train a feed-forward value-based row. `options` are those of RunOptions: callbacks, env, resume_from.
 
-    rule: the TD mathematics of a row of one's own, in place of the one its head asks for.
+    rule, backup: of a row of one's own, in place of what its head and `double_q` ask for.
     """
     run_options = RunOptions(run_suffix=run_suffix, **options)
     setup = prepare(config, run_options.env, small=True)
-    return train_value_based(setup, run_options, build_parts(setup, rule))
+    return train_value_based(setup, run_options, build_parts(setup, rule, backup))

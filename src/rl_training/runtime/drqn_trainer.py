@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from rl_training.algorithms.backups import Backup
+from rl_training.algorithms.by_head import make_rule
 from rl_training.algorithms.drqn import DRQN
+from rl_training.algorithms.rules import Rule
 from rl_training.data import PrioritizedRecurrentReplayBuffer, RecurrentReplayBuffer
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.settings import RecurrentSettings
@@ -15,7 +18,7 @@ from rl_training.models.recurrent import LSTMQNetwork
 from rl_training.runtime.actor import StepFeed
 from rl_training.runtime.run import RunOptions, TrainResult
 from rl_training.runtime.setup import Setup, prepare
-from rl_training.runtime.value_based import ValueParts, head_keywords, learner_keywords, replay_keywords, rule_of, train_value_based
+from rl_training.runtime.value_based import ValueParts, head_keywords, learner_keywords, replay_keywords, train_value_based
 
 
 def build_network(settings: RecurrentSettings, spaces: Mapping[str, Any]) -> LSTMQNetwork:
@@ -33,7 +36,7 @@ def build_network(settings: RecurrentSettings, spaces: Mapping[str, Any]) -> LST
     )
 
 
-def build_parts(setup: Setup, algorithm: type[DRQN] = DRQN) -> ValueParts:
+def build_parts(setup: Setup, algorithm: type[DRQN] = DRQN, rule: Rule | None = None, backup: Backup | None = None) -> ValueParts:
     """What a recurrent value-based row learns with."""
     config, s = setup.config, setup.config.settings
     assert isinstance(s, RecurrentSettings)  # the rows of these trainers have these
@@ -47,7 +50,8 @@ def build_parts(setup: Setup, algorithm: type[DRQN] = DRQN) -> ValueParts:
         burn_in=s.burn_in,
         stored_state=s.stored_state,
         priority_eta=s.priority_eta,
-        rule=rule_of(s, value_rescaling=s.value_rescaling),
+        rule=rule or rule_of(s),
+        backup=backup,
         **learner_keywords(setup, s),
     )
     buffer = PrioritizedRecurrentReplayBuffer if s.prioritized else RecurrentReplayBuffer
@@ -63,12 +67,24 @@ def build_parts(setup: Setup, algorithm: type[DRQN] = DRQN) -> ValueParts:
     return ValueParts(network, learner, replay, StepFeed(replay.add_step, replay.end_episodes))
 
 
-def train_recurrent(algorithm: type[DRQN], config: TrainConfig, options: RunOptions) -> TrainResult:
+def rule_of(s: RecurrentSettings) -> Rule:
+    """The rule of the row's head."""
+    return make_rule(s.head, kappa=s.kappa, v_min=s.v_min, v_max=s.v_max, num_atoms=s.num_atoms, value_rescaling=s.value_rescaling)
+
+
+def train_recurrent(
+    algorithm: type[DRQN], config: TrainConfig, options: RunOptions, rule: Rule | None = None, backup: Backup | None = None
+) -> TrainResult:
     """Train a recurrent value-based row."""
     setup = prepare(config, options.env, small=False)
-    return train_value_based(setup, options, build_parts(setup, algorithm))
+    return train_value_based(setup, options, build_parts(setup, algorithm, rule, backup))
 
 
-def train_drqn(config: TrainConfig, run_suffix: str | None = None, **options: Any) -> TrainResult:
-    """Train DRQN. `options` are those of RunOptions: callbacks, env, resume_from."""
-    return train_recurrent(DRQN, config, RunOptions(run_suffix=run_suffix, **options))
+def train_drqn(
+    config: TrainConfig, run_suffix: str | None = None, *, rule: Rule | None = None, backup: Backup | None = None, **options: Any
+) -> TrainResult:
+    """Train DRQN. `options` are those of RunOptions: callbacks, env, resume_from.
+
+    rule, backup: of a row of one's own, in place of what its head and `double_q` ask for.
+    """
+    return train_recurrent(DRQN, config, RunOptions(run_suffix=run_suffix, **options), rule, backup)

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from rl_training.runtime.accelerate import Updates
 from rl_training.runtime.actor import Actor
 from rl_training.runtime.cadence import UpdatePlan, crossings
 from rl_training.runtime.run import Run, TrainResult
+from rl_training.runtime.updates import Updates
 
 
 def train_off_policy(run: Run, *, actor: Actor, replay: Any, plan: UpdatePlan, update: Updates) -> TrainResult:

@@ -12,7 +12,7 @@ from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.settings import PPOSettings
 from rl_training.models.actor_critic import ActorCritic, MLPActorCritic
 from rl_training.models.distributions import make_distribution
-from rl_training.runtime.accelerate import accelerate_acting
+from rl_training.runtime.accelerate import accelerate_acting, accelerate_learner
 from rl_training.runtime.actor import Actor, StepFeed
 from rl_training.runtime.behaviour import Sampling
 from rl_training.runtime.on_policy import train_on_policy
@@ -68,6 +68,7 @@ def train_actor_critic(setup: Setup, settings: PPOSettings, options: RunOptions,
     actor = Actor(setup.envs, network, feed, behaviour=behaviour, device=setup.device, seed=setup.seeds.actor)
     parts = Parts(learner=learner, actor=actor, replay=rollout, evaluate=setup.evaluator(network), spaces=setup.spaces, notes=setup.notes)
     run = Run(config, parts, options)
+    accelerate_learner(learner)
     accelerate_acting(actor, setup.device, compile=False)
     return train_on_policy(run, actor=actor, learner=learner, rollout=rollout)
 

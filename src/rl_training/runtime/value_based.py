@@ -9,17 +9,17 @@ import numpy as np
 
 from rl_training.algorithms.exploration import LinearSchedule, epsilon_ladder
 from rl_training.algorithms.q_learner import QLearner
-from rl_training.algorithms.rules import Rule, make_rule
 from rl_training.experiment.settings import ValueSettings
 from rl_training.models.heads import HeadKeywords
 from rl_training.models.network import Network
-from rl_training.runtime.accelerate import accelerate_acting, make_updates
+from rl_training.runtime.accelerate import accelerate_acting, accelerate_updates
 from rl_training.runtime.actor import Actor, Feed
 from rl_training.runtime.behaviour import EpsilonGreedy
 from rl_training.runtime.cadence import UpdatePlan
 from rl_training.runtime.off_policy import train_off_policy
 from rl_training.runtime.run import Parts, Run, RunOptions, TrainResult
 from rl_training.runtime.setup import Setup
+from rl_training.runtime.updates import SampledUpdates
 from rl_training.types import Array
 
 DRAWN_AHEAD = 256  # steps of exploration drawn at once
@@ -30,11 +30,6 @@ def head_keywords(settings: ValueSettings) -> HeadKeywords:
     names = HeadKeywords.__annotations__
     keywords: HeadKeywords = {name: getattr(settings, name) for name in names}  # type: ignore[assignment]  # keys by construction
     return keywords
-
-
-def rule_of(settings: ValueSettings, *, value_rescaling: bool = False) -> Rule:
-    s = settings
-    return make_rule(s.head, kappa=s.kappa, v_min=s.v_min, v_max=s.v_max, num_atoms=s.num_atoms, value_rescaling=value_rescaling)
 
 
 def learner_keywords(setup: Setup, settings: ValueSettings) -> dict[str, Any]:
@@ -111,7 +106,9 @@ def train_value_based(setup: Setup, options: RunOptions, made: ValueParts) -> Tr
         notes=setup.notes,
     )
     run = Run(config, parts, options)
-    update = make_updates(learner, replay, settings.batch_size, beta, device=setup.device, compile=config.compile is True, say=run.status)
+    update = accelerate_updates(
+        SampledUpdates(learner, replay, settings.batch_size, beta), device=setup.device, compile=config.compile is True, say=run.status
+    )
     accelerate_acting(actor, setup.device, compile=config.compile is True)
     plan = UpdatePlan(settings.train_frequency, settings.gradient_steps)
     return train_off_policy(run, actor=actor, replay=replay, plan=plan, update=update)

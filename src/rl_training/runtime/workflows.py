@@ -16,13 +16,13 @@ from rl_training.errors import CheckpointError, ConfigError, UserError
 from rl_training.experiment.checkpointing import Checkpoint, MissingCheckpoint, find_run, open_checkpoint, with_checkpoint
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.runs import RunDirectory, is_run_directory
-from rl_training.runtime.ahead_of_time import missing_toolchain
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.evaluator import MAX_ENVS, evaluate
 from rl_training.runtime.policy import Policy
 from rl_training.runtime.run import TrainResult
 from rl_training.runtime.setup import Seeds, describe_spaces, env_source, eval_envs, require_allowed_env, require_row_spaces
 from rl_training.runtime.watching import watching
+from rl_training.speed.ahead_of_time import missing_toolchain
 
 
 def train(

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor, nn
 
-from rl_training.models.actor_critic import ActorCritic, ActorCriticHeads, Gradients, orthogonal_
+from rl_training.models.actor_critic import ActorCritic, ActorCriticHeads, orthogonal_
 from rl_training.models.distributions import Distribution
 from rl_training.models.heads import NO_DRAWS, Draws
 from rl_training.models.q_network import CoreState
@@ -50,21 +49,6 @@ class LSTMActorCritic(LSTMBody, ActorCritic):
         """From `initial_state`, or the zero state."""
         state = self.initial_state(obs.shape[1]) if initial_state is None else initial_state
         return self.heads.forward(self.unroll_core(obs, state)[0])
-
-    def taped(self, obs: Tensor, initial_state: CoreState | None = None) -> tuple[Tensor, Tensor, Gradients]:
-        """The heads by hand, the LSTM and what is below it by autograd."""
-        state = self.initial_state(obs.shape[1]) if initial_state is None else initial_state
-        body = [*self.lstm.parameters(), *self.encoder.parameters()]
-        with torch.enable_grad():
-            core, _ = self.unroll_core(obs, state)
-        with torch.no_grad():
-            numbers, values, pullback = self.heads.taped(core.detach().flatten(0, 1), input_gradient=True)
-
-        def gradients(grad_numbers: Tensor, grad_values: Tensor) -> Sequence[Tensor | None]:
-            grads, grad_core = pullback(grad_numbers.flatten(0, 1), grad_values.flatten())
-            return [*torch.autograd.grad(core, body, grad_core.view_as(core)), *grads]
-
-        return numbers.view(*obs.shape[:2], -1), values.view(obs.shape[:2]), gradients
 
     def step(self, obs: Tensor, state: CoreState, episode_starts: Tensor, draws: Draws = NO_DRAWS) -> tuple[Tensor, CoreState]:
         core, state = self.step_core(obs, self.reset_state(state, episode_starts))

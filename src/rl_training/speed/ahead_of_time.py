@@ -18,7 +18,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.pure_step import PureStep
+from rl_training.algorithms.q_learner import Outcome, QLearner
+from rl_training.speed.pure_step import PureStep
+from rl_training.types import Batch
 
 
 def missing_toolchain() -> str | None:
@@ -52,6 +54,27 @@ def compile_ahead_of_time(step: PureStep, inputs: Sequence[Tensor]) -> Compiled:
             _compile(graph, inputs, package)
         model = torch._inductor.aoti_load_package(str(package))
     return Compiled(model.loader.boxed_run, time.perf_counter() - start, from_cache)
+
+
+def compile_learner(learner: QLearner, batch: Batch, unpack: Callable[[Batch], Batch] = dict) -> Compiled:
+    """From now on the learner's gradient steps run as one compiled graph, for batches laid out as this one; for others as before.
+
+    unpack: what makes the learner's fields of such a batch.
+    """
+    step = PureStep(learner, batch, unpack)
+    before = learner.generator.get_state()
+    inputs = step.inputs(batch, 0.0)
+    learner.generator.set_state(before)  # the example's draws do not count
+    compiled = compile_ahead_of_time(step, inputs)
+    call = compiled.call
+
+    def gradient_step(batch: Batch, learning_rate: float) -> Outcome:
+        if not step.takes(batch):
+            return learner.eager_step(unpack(batch), learning_rate)
+        return step.apply(call, batch, learning_rate)
+
+    learner.gradient_step = gradient_step
+    return compiled
 
 
 def trace(step: PureStep, inputs: Sequence[Tensor]) -> torch.fx.GraphModule:

@@ -13,13 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.beside import LANES, side_stream
-from rl_training.algorithms.pure_step import draws
-from rl_training.algorithms.q_learner import LazyMetrics, QLearner
-from rl_training.algorithms.rules import RuleLoss
+from rl_training.algorithms.q_learner import QLearner
+from rl_training.algorithms.rules import LazyMetrics, TDLoss
 from rl_training.algorithms.views import Aligned
 from rl_training.models.modes import evaluating
 from rl_training.models.network import CoreState, Network
+from rl_training.speed.pure_step import draws
+from rl_training.speed.streams import LANES, on_streams, side_stream
 from rl_training.types import Array, UpdateResult
 
 WARM_UP = 3  # calls before the capture: libraries choose their algorithms and allocate in the first ones
@@ -77,6 +77,7 @@ class GraphedUpdates:
 
     def __init__(self, learner: QLearner, replay: Any, batch_size: int, beta: Callable[[int], float] | None, device: torch.device) -> None:
         self._learner, self._replay, self._batch_size, self._beta = learner, replay, batch_size, beta
+        learner.view.run_passes = on_streams
         self._rate_now, self._beta_now = Scheduled(device, torch.float32), Scheduled(device, torch.float64)
         self._names = LazyMetrics.names(learner.rule)
         # Only those it draws from: each costs two small launches a replay.
@@ -91,7 +92,7 @@ class GraphedUpdates:
         if self._beta is not None:
             self._beta_now.set(self._beta(global_step))
         self._update()
-        learner.follow(global_step)
+        learner.sync_target_if_due(global_step)
         learner.last_outcome = self.outcome
         self.count += 1
         return UpdateResult(NewestMetrics(self, self._names), 1)
@@ -99,10 +100,10 @@ class GraphedUpdates:
     def _one_update(self) -> None:
         learner, replay = self._learner, self._replay
         batch = replay.sample(self._batch_size) if self._beta is None else replay.sample(self._batch_size, beta=self._beta_now.value)
-        parts, aligned = learner.compare(batch)
-        learner.optimizer.step(learner.gradients(parts, aligned), self._rate_now.value, learner.max_grad_norm)
+        grads, td, aligned = learner.gradient(batch)
+        learner.optimizer.step(grads, self._rate_now.value, learner.max_grad_norm)
         if self._beta is not None:
-            replay.update_priorities(batch["indices"], learner.priorities(parts, aligned))
+            replay.update_priorities(batch["indices"], learner.priorities(td, aligned))
         self.outcome = StaticOutcome(learner, aligned)
 
 
@@ -114,25 +115,25 @@ class StaticOutcome:
 
     def __init__(self, learner: QLearner, aligned: Aligned) -> None:
         self._learner = learner
-        self._aligned = aligned._replace(chosen=aligned.chosen.detach(), pullback=None)
+        self._aligned = aligned._replace(chosen=aligned.chosen.detach())
 
     @torch.no_grad()
-    def _parts(self) -> RuleLoss:
-        """Made anew for every reading: a RuleLoss remembers what it once computed, and these tensors change."""
+    def _td(self) -> TDLoss:
+        """Made anew for every reading: a TDLoss remembers what it once computed, and these tensors change."""
         rule, aligned = self._learner.rule, self._aligned
-        return rule.loss(aligned.chosen, rule.target(aligned.bootstrap, aligned.rewards, aligned.discounts), aligned.taus)
+        return TDLoss(rule, aligned.chosen, rule.target(aligned.bootstrap, aligned.rewards, aligned.discounts), aligned.taus)
 
     @property
     def metrics(self) -> Mapping[str, Tensor]:
-        return self._learner.metrics(self._parts(), self._aligned)
+        return self._learner.metrics(self._td(), self._aligned)
 
     @property
     def td_errors(self) -> Tensor:
-        return self._parts().td_error
+        return self._td().td_error
 
     @property
     def priorities(self) -> Tensor:
-        return self._learner.priorities(self._parts(), self._aligned)
+        return self._learner.priorities(self._td(), self._aligned)
 
 
 class Scheduled:

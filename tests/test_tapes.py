@@ -6,12 +6,20 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
+from rl_training.algorithms import DQN
+from rl_training.algorithms.backups import Bootstrap, DoubleBackup
+from rl_training.algorithms.by_head import make_rule
 from rl_training.algorithms.q_learner import QLearner
-from rl_training.algorithms.rules import make_rule
-from rl_training.algorithms.value_losses import put_action, take_action
+from rl_training.algorithms.rules import Rule, bellman
+from rl_training.algorithms.value_losses import take_action
 from rl_training.algorithms.views import TransitionView
+from rl_training.models import MLPQNetwork
 from rl_training.models.build import build_mlp_q_network
+from rl_training.speed.hand_gradients import HandGradient, put_action, use_hand_gradients
+from rl_training.speed.numba_rules import numba_rule
+from rl_training.speed.tapes import has_tape, taped_q_network
 
 
 def network(head: Any, dueling: bool, noisy: bool, hidden: tuple[int, ...]) -> Any:
@@ -35,7 +43,7 @@ def test_pullback_equals_autograd(head: str, dueling: bool, noisy: bool, hidden:
     outer = torch.randn_like(out)
     expected = torch.autograd.grad(out, list(net.parameters()), outer)
     with torch.no_grad():
-        taped, pullback = net.taped(obs, draws)
+        taped, pullback = taped_q_network(net, obs, draws)
         grads = pullback(outer)
     torch.testing.assert_close(taped, out.detach())
     assert len(grads) == len(expected)
@@ -44,9 +52,21 @@ def test_pullback_equals_autograd(head: str, dueling: bool, noisy: bool, hidden:
         torch.testing.assert_close(mine, autograd, msg=name)
 
 
-def test_an_implicit_head_has_no_tape_and_learns_by_autograd() -> None:
-    net = build_mlp_q_network(5, 3, hidden_sizes=(8,), head="implicit", num_quantiles=4)
-    assert net.taped(torch.randn(2, 5)) is None
+def test_only_what_is_ours_has_a_tape() -> None:
+    class Own(MLPQNetwork):
+        def forward(self, obs: Any, draws: Any = None) -> Any:
+            return 2 * super().forward(obs)
+
+    assert has_tape(MLPQNetwork(5, 3, (8,)))
+    assert not has_tape(build_mlp_q_network(5, 3, hidden_sizes=(8,), head="implicit", num_quantiles=4))
+    assert not has_tape(build_mlp_q_network(5, 3, hidden_sizes=(8,), head="quantile", num_quantiles=1))
+    assert not has_tape(Own(5, 3, (8,)))
+    changed = MLPQNetwork(5, 3, (8,))
+    changed.torso.activation = torch.nn.functional.gelu
+    assert not has_tape(changed)
+    learner = DQN(Own(5, 3, (8,)), 1e-3, 0.9, 10)
+    use_hand_gradients(learner)
+    assert learner.gradient == learner.autograd
 
 
 def test_put_action_is_the_transpose_of_take_action() -> None:
@@ -58,8 +78,19 @@ def test_put_action_is_the_transpose_of_take_action() -> None:
         torch.testing.assert_close((take_action(out, actions) * v).sum(), (out * put_action(v, actions, out)).sum())
 
 
-@pytest.mark.parametrize("head", ["scalar", "categorical", "quantile"])
-def test_a_learner_without_tape_makes_the_same_update(head: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+class Squared(Rule):
+    """A rule of a user's own: its gradient by the network's outputs is autograd's."""
+
+    def target(self, bootstrap: Bootstrap, rewards: Tensor, discounts: Tensor) -> Tensor:
+        return bellman(rewards, discounts, bootstrap)
+
+    def loss(self, chosen: Tensor, target: Tensor, taus: Tensor | None = None) -> Tensor:
+        return (chosen - target) ** 2
+
+
+@pytest.mark.parametrize("numba", [False, True])
+@pytest.mark.parametrize("head", ["scalar", "categorical", "quantile", "own"])
+def test_a_learner_with_hand_gradients_makes_the_same_update(head: Any, numba: bool) -> None:
     batch = {
         "obs": torch.randn(16, 5),
         "next_obs": torch.randn(16, 5),
@@ -68,21 +99,26 @@ def test_a_learner_without_tape_makes_the_same_update(head: Any, monkeypatch: py
         "dones": (torch.rand(16) < 0.3).float(),
         "weights": torch.rand(16),
     }
-    learned = []
-    for with_tape in (True, False):
-        net = network(head, True, True, (8, 8)).float()
+    learned, reported = [], []
+    for by_hand in (True, False):
+        net = network("scalar" if head == "own" else head, True, True, (8, 8)).float()
         learner = QLearner(
             net,
             view=TransitionView(gamma=0.9),
-            rule=make_rule(head, num_atoms=7, v_min=-3.0, v_max=3.0),
+            backup=DoubleBackup(),
+            rule=Squared() if head == "own" else make_rule(head, num_atoms=7, v_min=-3.0, v_max=3.0),
             learning_rate=1e-2,
             target_update_interval=3,
-            double_q=True,
             max_grad_norm=0.5,
         )
-        if not with_tape:
-            monkeypatch.setattr(type(net), "taped", lambda *args: None)
+        if by_hand:
+            use_hand_gradients(learner)
+            assert isinstance(learner.gradient, HandGradient)
+        elif numba:
+            learner.rule = numba_rule(learner.rule)
         for step in range(10):
-            learner.update(batch, global_step=step)
+            metrics = learner.update(batch, global_step=step).metrics
         learned.append(torch.cat([p.detach().flatten() for p in net.parameters()]))
+        reported.append({**metrics, "priorities": learner.last_priorities, "td_errors": learner.last_td_errors})
     torch.testing.assert_close(learned[0], learned[1], rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(reported[0], reported[1], rtol=1e-4, atol=1e-5)

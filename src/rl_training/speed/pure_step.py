@@ -1,22 +1,24 @@
-"""One gradient step of a QLearner as a pure function of tensors: what a compiler can take (runtime/accelerate.py).
+"""One gradient step of a QLearner as a pure function of tensors: what a compiler can take (ahead_of_time.py).
 
-It is the learner's own code, view, rule and networks, run on the tensors it is given instead of those the learner owns. What eager code
-leaves out because nobody reads it (metrics, priorities) is part of the function: inside one compiled graph it is nearly free.
+It is the learner's own code, view, backup, rule and networks, run on the tensors it is given instead of those the learner owns. What eager
+code leaves out because nobody reads it (metrics, priorities) is part of the function: inside one compiled graph it is nearly free.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.distributional_losses import torch_only
-from rl_training.algorithms.q_learner import LazyMetrics, Outcome, QLearner
-from rl_training.models.flat import parameters_from, split_like
+from rl_training.algorithms.q_learner import Outcome, QLearner
+from rl_training.algorithms.rules import LazyMetrics
 from rl_training.models.heads import NO_DRAWS, Draws
+from rl_training.speed.numba_rules import plain_rule
+from rl_training.speed.parameters import parameters_from, split_like
 from rl_training.types import Batch
 
 
@@ -77,18 +79,17 @@ class PureStep:
         parameters = [x.detach().requires_grad_() for x in split_like(learner.q_network, flat)]
         targets = split_like(learner.target_network, flat_target)
         with (
-            torch_only(),
+            torch_alone(learner),
             parameters_from(learner.q_network, parameters),
             parameters_from(learner.target_network, targets),
             torch.enable_grad(),
         ):
             online, target = (_WithDraws(x, given.get(x, NO_DRAWS)) for x in (learner.q_network, learner.target_network))
-            parts, aligned = learner.compare(batch, online, target)
-            grads = learner.gradients(parts, aligned, parameters)
+            grads, td, aligned = learner.gradient(batch, online, target, parameters)
             with torch.no_grad():
-                metrics = learner.metrics(parts, aligned)
+                metrics = learner.metrics(td, aligned)
                 report = torch.stack([metrics[name] for name in self.metric_names])
-                errors, priorities = parts.td_error, learner.priorities(parts, aligned)
+                errors, priorities = td.td_error, learner.priorities(td, aligned)
         grad = torch.cat([(torch.zeros_like(p) if g is None else g).reshape(-1) for g, p in zip(grads, parameters, strict=True)])
         if learner.max_grad_norm is not None:
             grad = grad * (learner.max_grad_norm / (torch.linalg.vector_norm(grad) + 1e-6)).clamp(max=1.0)
@@ -112,6 +113,16 @@ class PureStep:
         report, errors, priorities = call(self.inputs(batch, learning_rate))
         self._host_steps += 1
         return Reported(self.metric_names, report, errors, priorities)
+
+
+@contextmanager
+def torch_alone(learner: QLearner) -> Iterator[None]:
+    """Inside, the learner's rule is made of torch's operations alone: a compiler that traces them can take nothing else."""
+    before, learner.rule = learner.rule, plain_rule(learner.rule)
+    try:
+        yield
+    finally:
+        learner.rule = before
 
 
 class Reported:
@@ -174,7 +185,7 @@ def _draws_of(learner: QLearner, batch: Batch) -> list[tuple[Any, Sequence[int],
     asked: list[tuple[Any, Sequence[int], Any]] = []
     before = learner.generator.get_state()
     with torch.no_grad():
-        learner.compare(batch, _Recording(learner.q_network, asked), _Recording(learner.target_network, asked))
+        learner.td_loss(batch, _Recording(learner.q_network, asked), _Recording(learner.target_network, asked))
     learner.generator.set_state(before)
     if len(asked) != len({id(network) for network, _, _ in asked}):
         raise RuntimeError("a view that draws for one network twice in a step cannot be compiled")

@@ -12,20 +12,32 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from rl_training.models.actor_critic import MLPActorCritic
 from rl_training.models.heads import CategoricalHead, Head, QuantileHead, ScalarHead, StreamHead
 from rl_training.models.layers import Stream
-from rl_training.models.q_network import QNetwork
-from rl_training.models.stack import Activation, layer_parameters
+from rl_training.models.q_network import CoreState, QNetwork
+from rl_training.models.stack import RELU, TANH, Activation, layer_parameters
 from rl_training.models.torsos import MLPTorso
+from rl_training.speed.tapes import overrides
 
 if TYPE_CHECKING:
     from rl_training.types import Array
 
+Forward: TypeAlias = Callable[["Array", CoreState, "Array"], tuple["Array", CoreState]]
+"""As `runtime.actor.Forward`."""
+
 NumpyPass: TypeAlias = Callable[["Array", "Array | None"], "Array"]
 """(obs [E, ...], noise [E, noise_dim] or None) → what `network.step` says, [E, ...]."""
+
+_ZERO = np.zeros((), np.float32)  # an array: NumPy takes a while to find a dtype for a number
+_ON_ARRAYS: dict[Activation, Callable[[Any], Any]] = {
+    RELU: lambda x: np.maximum(x, _ZERO, out=x),
+    TANH: lambda x: np.tanh(x, out=x),
+}
+"""The activations, in place."""
 
 LARGEST = 1 << 18
 """Multiplications of one layer up to which OpenBLAS stays on one thread. Beyond, torch is as fast, and keeps to the run's threads."""
@@ -38,22 +50,39 @@ def numpy_pass(network: Any, num_envs: int) -> NumpyPass | None:
     """
     if num_envs * max((p.numel() for p in network.parameters()), default=0) > LARGEST:
         return None
+    if any(part.activation not in _ON_ARRAYS for part in network.modules() if isinstance(part, (MLPTorso, Stream))):
+        return None
     if type(network) is MLPActorCritic:
         return _actor_critic_pass(network)
-    if not isinstance(network, QNetwork) or _overrides(network, QNetwork, "step", "q_values", "forward"):
+    if not isinstance(network, QNetwork) or overrides(network, QNetwork, "step", "q_values", "forward"):
         return None
     torso, head = network.torso, network.head
     if type(torso) is not MLPTorso or not isinstance(head, StreamHead) or type(head) not in _Q_VALUES:
         return None
-    if network.is_one_stack:
+    if network.stack is not None:
         whole = _layers([*torso.layers, *head.advantage.layers], torso.activation, activate_last=False)
         return lambda obs, noise: whole(_floats(obs))
     features, numbers, q_values = _layers(torso.layers, torso.activation, activate_last=True), _head_pass(head), _Q_VALUES[type(head)](head)
     return lambda obs, noise: q_values(numbers(features(_floats(obs)), noise))
 
 
-def _overrides(network: Any, base: type, *names: str) -> bool:
-    return any(name in vars(network) or getattr(type(network), name) is not getattr(base, name) for name in names)
+def numpy_forward(network: Any, obs: Array, state: CoreState, generator: torch.Generator) -> Forward | None:
+    """`network.step` without torch, where the network has such a form here."""
+    made = numpy_pass(network, len(obs))
+    if made is None:
+        return None
+    run, noisy = made, bool(isinstance(network, QNetwork) and network.head.noise_dim)
+    parameter = next(network.parameters())
+    address = parameter.data_ptr()
+
+    def forward(obs: Array, state: CoreState, is_first: Array) -> tuple[Array, CoreState]:
+        nonlocal run, address
+        if parameter.data_ptr() != address:  # the parameters were moved: the arrays would go on reading the old ones
+            run, address = numpy_pass(network, len(obs)) or run, parameter.data_ptr()
+        noise = network.draw(generator, is_first.shape, "acting").noise.numpy() if noisy else None
+        return run(obs, noise), state
+
+    return forward
 
 
 def _floats(obs: Array) -> Array:
@@ -69,7 +98,7 @@ def _layers(layers: Any, activation: Activation, *, activate_last: bool) -> Call
     """`stack.linear_stack`."""
     params = _pairs([_array(p) for p in layer_parameters(layers)])
     steps = [(weight.T, bias, activate_last or i < len(params) - 1) for i, (weight, bias) in enumerate(params)]
-    activate = activation.on_array_
+    activate = _ON_ARRAYS[activation]
 
     def run(x: Array) -> Array:
         for weight, bias, activates in steps:
@@ -94,7 +123,7 @@ def _stream_pass(stream: Stream) -> NumpyPass:
     params, sigmas = (_pairs([_array(p) for p in group]) for group in (layer_parameters(stream.layers), stream.sigmas))
     ends = np.cumsum([0, *stream.noise_sizes]).tolist()
     cuts = _pairs([slice(a, b) for a, b in pairwise(ends)])
-    activate, last = stream.activation.on_array_, len(params) - 1
+    activate, last = _ON_ARRAYS[stream.activation], len(params) - 1
 
     def run(x: Array, noise: Array | None) -> Array:
         if noise is None:

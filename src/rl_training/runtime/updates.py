@@ -1,0 +1,45 @@
+"""One call of the off-policy loop's learning: sample, learn, give the priorities back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from rl_training.algorithms.q_learner import QLearner
+from rl_training.types import Batch, UpdateResult
+
+
+class Updates(Protocol):
+    """One call at a global step."""
+
+    overlaps: bool
+    """Whether a call returns before its work is done, so that the environments can step meanwhile."""
+
+    def __call__(self, global_step: int) -> UpdateResult: ...
+
+
+class SampledUpdates:
+    """Sample, update, give the priorities back."""
+
+    overlaps = False
+
+    def __init__(self, learner: QLearner, replay: Any, batch_size: int, beta: Callable[[int], float] | None) -> None:
+        """beta: of the environment steps, says that the replay is prioritized."""
+        self.learner, self.replay, self.batch_size, self.beta = learner, replay, batch_size, beta
+
+    def __call__(self, global_step: int) -> UpdateResult:
+        return self.learn_from(self.sample(global_step), global_step)
+
+    def sample(self, global_step: int) -> Batch:
+        batch: Batch
+        if self.beta is None:
+            batch = self.replay.sample(self.batch_size)
+        else:
+            batch = self.replay.sample(self.batch_size, beta=self.beta(global_step))
+        return batch
+
+    def learn_from(self, batch: Batch, global_step: int) -> UpdateResult:
+        result = self.learner.update(batch, global_step=global_step)
+        if self.beta is not None:
+            self.replay.update_priorities(batch["indices"], self.learner.last_priorities)
+        return result

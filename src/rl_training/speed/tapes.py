@@ -1,0 +1,222 @@
+"""Forward passes that keep what their gradient needs, and the gradient by hand.
+
+At the size of these networks each node that autograd records and replays shows beside the product it makes. A *taped* pass runs without
+autograd and hands back a `pullback`: the same products as autograd's, without its nodes. (Measured and left: the same inside an
+`autograd.Function`. The engine's cost per Python node ate what it saved.) tests/test_tapes.py holds them equal to autograd.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from rl_training.models.actor_critic import ActorCriticHeads, MLPActorCritic
+from rl_training.models.heads import CategoricalHead, Draws, QuantileHead, ScalarHead, StreamHead
+from rl_training.models.layers import Stream
+from rl_training.models.q_network import CoreState, QNetwork
+from rl_training.models.recurrent.lstm_actor_critic import LSTMActorCritic
+from rl_training.models.stack import RELU, TANH, Activation
+from rl_training.models.torsos import MLPTorso
+
+Pullback: TypeAlias = Callable[[Tensor], tuple[list[Tensor], Tensor]]
+"""∂L/∂output → the gradients of W₁, b₁, W₂, b₂, …, and ∂L/∂input before any activation that made the input."""
+
+
+class InPlace(NamedTuple):
+    """An activation whose derivative its output tells, so that a tape keeps one tensor a layer."""
+
+    apply_: Callable[[Tensor], Tensor]
+    backward: Callable[[Tensor, Tensor], Tensor]  # (∂L/∂output, output) → ∂L/∂input
+
+
+ACTIVATIONS: dict[Activation, InPlace] = {
+    RELU: InPlace(torch.relu_, lambda grad, out: grad * out.sign()),  # 1 where it let through, else 0
+    TANH: InPlace(torch.tanh_, lambda grad, out: torch.addcmul(grad, grad * out, out, value=-1)),  # 1 − tanh²
+}
+
+
+def taped_stack(
+    x: Tensor, params: Sequence[Tensor], *, activation: Activation = RELU, activate_last: bool, input_gradient: bool = True
+) -> tuple[Tensor, Pullback]:
+    """`linear_stack` of [B, in] with its pullback; to be called without autograd.
+
+    With g = ∂L/∂(Wx + b):  ∂L/∂W = gᵀx,  ∂L/∂b = Σ_B g,  ∂L/∂x = gW, and an activation scales g by its derivative. Where nothing below
+    learns, `input_gradient=False` spares the last product, and an empty tensor stands for it.
+    """
+    apply_, backward = ACTIVATIONS[activation]
+    inputs = []
+    last = len(params) - 2
+    for i in range(0, len(params), 2):
+        inputs.append(x)
+        x = F.linear(x, params[i], params[i + 1])
+        if activate_last or i < last:
+            x = apply_(x)
+    out = x
+
+    def pullback(grad: Tensor) -> tuple[list[Tensor], Tensor]:
+        grads: list[Tensor] = []
+        if activate_last and inputs:
+            grad = backward(grad, out)
+        for i in range(len(inputs) - 1, -1, -1):
+            grads += [grad.sum(0), grad.t().mm(inputs[i])]
+            if i > 0:
+                grad = backward(grad.mm(params[2 * i]), inputs[i])
+            elif input_gradient:
+                grad = grad.mm(params[0])
+            else:
+                grad = grad.new_empty(0)
+        grads.reverse()
+        return grads, grad
+
+    return out, pullback
+
+
+def taped_stream(stream: Stream, x: Tensor, noise: Tensor | None = None, *, input_gradient: bool = True) -> tuple[Tensor, Pullback]:
+    """`Stream.forward` with its gradient by hand, in the order of `parameters()`; noise as one draw for all rows.
+
+    With W = μ_w + σ_w ⊙ E, E = ε_out ε_inᵀ:  ∂L/∂μ_w = ∂L/∂W  and  ∂L/∂σ_w = ∂L/∂W ⊙ E; likewise for b with ε_out.
+    """
+    params = stream.params
+    if not stream.noise_sizes:
+        return taped_stack(x, params, activation=stream.activation, activate_last=False, input_gradient=input_gradient)
+    if noise is None:
+        out, plain = taped_stack(x, params, activation=stream.activation, activate_last=False)
+        eps: Sequence[Tensor] = [torch.zeros(size, device=x.device) for size in stream.noise_sizes]
+    else:
+        eps = noise.split(stream.noise_sizes, dim=-1)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        out, plain = taped_stack(x, _noisy_parameters(stream, eps), activation=stream.activation, activate_last=False)
+
+    def pullback(grad: Tensor) -> tuple[list[Tensor], Tensor]:
+        grads, grad_x = plain(grad)
+        both = []
+        for i in range(len(stream.layers)):
+            weight, bias = grads[2 * i : 2 * i + 2]
+            eps_in, eps_out = eps[2 * i : 2 * i + 2]
+            both += [weight, bias, weight * torch.outer(eps_out, eps_in), bias * eps_out]
+        return both, grad_x
+
+    return out, pullback
+
+
+def _noisy_parameters(stream: Stream, eps: Sequence[Tensor]) -> list[Tensor]:
+    """W₁, b₁, W₂, b₂, … with W = μ_w + σ_w ⊙ ε_out ε_inᵀ and b = μ_b + σ_b ⊙ ε_out: built once, and the pass is a plain one."""
+    noisy = []
+    for i in range(len(stream.layers)):
+        (weight, bias), (weight_sigma, bias_sigma) = stream.params[2 * i : 2 * i + 2], stream.sigmas[2 * i : 2 * i + 2]
+        eps_in, eps_out = eps[2 * i], eps[2 * i + 1]
+        noisy += [torch.addcmul(weight, weight_sigma, torch.outer(eps_out, eps_in)), torch.addcmul(bias, bias_sigma, eps_out)]
+    return noisy
+
+
+def taped_head(head: StreamHead, features: Tensor, draws: Draws) -> tuple[Tensor, Pullback]:
+    """`Head.forward` of [B, F] with its gradient by hand, in the order of `parameters()`.
+
+    Q = V + A − mean_a A:  ∂L/∂V = Σ_a ∂L/∂Q_a  and  ∂L/∂A = ∂L/∂Q − mean_a ∂L/∂Q, for each atom or quantile.
+    """
+    noise, cut = draws.noise, head.advantage.noise_dim
+    advantage, from_advantage = taped_stream(head.advantage, features, None if noise is None else noise[..., :cut])
+    shaped = advantage if head.outputs == 1 else advantage.view(-1, head.action_dim, head.outputs)
+    if head.value is None:
+        return shaped, lambda grad: from_advantage(grad.view_as(advantage))
+    value, from_value = taped_stream(head.value, features, None if noise is None else noise[..., cut:])
+    out = (value if head.outputs == 1 else value.unsqueeze(-2)) + (shaped - shaped.mean(1, keepdim=True))
+
+    def pullback(grad: Tensor) -> tuple[list[Tensor], Tensor]:
+        grads_a, features_a = from_advantage((grad - grad.mean(1, keepdim=True)).view_as(advantage))
+        grads_v, features_v = from_value(grad.sum(1).view_as(value))
+        return grads_a + grads_v, features_a + features_v
+
+    return out, pullback
+
+
+def has_tape(network: Any) -> bool:
+    """Whether `taped_q_network` says what `network.forward` says: only of what is exactly ours."""
+    if not isinstance(network, QNetwork) or overrides(network, QNetwork, "forward"):
+        return False
+    torso, head = network.torso, network.head
+    if not isinstance(head, StreamHead) or type(head) not in (ScalarHead, CategoricalHead, QuantileHead):
+        return False
+    if type(head) is QuantileHead and head.outputs == 1:
+        return False  # one quantile keeps its axis, which the tape would drop
+    streams = [stream for stream in (head.advantage, head.value) if stream is not None]
+    return type(torso) is MLPTorso and all(part.activation in ACTIVATIONS for part in (torso, *streams))
+
+
+def overrides(network: Any, base: type, *names: str) -> bool:
+    """Whether a network of a user's own changes one of these methods of `base`."""
+    return any(name in vars(network) or getattr(type(network), name) is not getattr(base, name) for name in names)
+
+
+def taped_q_network(network: QNetwork, obs: Tensor, draws: Draws) -> tuple[Tensor, Callable[[Tensor], list[Tensor]]]:
+    """`forward` of [B, ...] without autograd, and from ∂L/∂out the gradients of `parameters()`."""
+    x = obs if obs.is_floating_point() else obs.float()
+    if network.stack is not None:
+        out, whole = taped_stack(x, network.stack, activate_last=False, input_gradient=False)
+        return out, lambda grad: whole(grad)[0]
+    torso, head = network.torso, network.head
+    assert isinstance(torso, MLPTorso) and isinstance(head, StreamHead), "see `has_tape`"
+    features, from_torso = taped_stack(x, torso.params, activation=torso.activation, activate_last=True, input_gradient=False)
+    out, from_head = taped_head(head, features, draws)
+
+    def gradients(grad: Tensor) -> list[Tensor]:
+        grads, grad_features = from_head(grad)
+        return from_torso(grad_features)[0] + grads
+
+    return out, gradients
+
+
+def has_policy_tape(network: Any) -> bool:
+    """Whether `taped_mlp_policy` or `taped_lstm_policy` says what `network.forward` says: only of what is exactly ours."""
+    return type(network) in (MLPActorCritic, LSTMActorCritic) and not overrides(network, type(network), "forward")
+
+
+PolicyGradients: TypeAlias = Callable[[Tensor, Tensor], Sequence[Tensor | None]]
+"""(∂L/∂outputs, ∂L/∂values) → the gradients of `parameters()`."""
+
+
+def taped_policy_heads(
+    heads: ActorCriticHeads, features: Tensor, *, input_gradient: bool
+) -> tuple[Tensor, Tensor, Callable[[Tensor, Tensor], tuple[list[Tensor], Tensor]]]:
+    """[B, F] → outputs, values [B], and from their gradients those of `parameters()` and of the features."""
+    out, from_policy = taped_stream(heads.policy, features, input_gradient=input_gradient)
+    values, from_value = taped_stream(heads.value, features, input_gradient=input_gradient)
+    outputs = heads.with_std(out)
+
+    def pullback(grad_outputs: Tensor, grad_values: Tensor) -> tuple[list[Tensor], Tensor]:
+        grad_out = grad_outputs[..., : out.shape[-1]]
+        grads_p, features_p = from_policy(grad_out)
+        grads_v, features_v = from_value(grad_values.unsqueeze(-1))
+        grads = grads_p + grads_v
+        if heads.log_std is not None:
+            grads = [grad_outputs[..., out.shape[-1] :].sum(0), *grads]  # a parameter of the module's own comes first
+        return grads, features_p + features_v
+
+    return outputs, values.squeeze(-1), pullback
+
+
+@torch.no_grad()
+def taped_mlp_policy(network: MLPActorCritic, obs: Tensor) -> tuple[Tensor, Tensor, PolicyGradients]:
+    """`MLPActorCritic.forward`, all by hand."""
+    x = obs if obs.is_floating_point() else obs.float()
+    outputs, values, pullback = taped_policy_heads(network.heads, x, input_gradient=False)
+    return outputs, values, lambda grad_outputs, grad_values: pullback(grad_outputs, grad_values)[0]
+
+
+def taped_lstm_policy(network: LSTMActorCritic, obs: Tensor, state: CoreState | None) -> tuple[Tensor, Tensor, PolicyGradients]:
+    """`LSTMActorCritic.forward`: the heads by hand, the LSTM and what is below it by autograd."""
+    state = network.initial_state(obs.shape[1]) if state is None else state
+    body = [*network.lstm.parameters(), *network.encoder.parameters()]
+    with torch.enable_grad():
+        core, _ = network.unroll_core(obs, state)
+    with torch.no_grad():
+        outputs, values, pullback = taped_policy_heads(network.heads, core.detach().flatten(0, 1), input_gradient=True)
+
+    def gradients(grad_outputs: Tensor, grad_values: Tensor) -> Sequence[Tensor | None]:
+        grads, grad_core = pullback(grad_outputs.flatten(0, 1), grad_values.flatten())
+        return [*torch.autograd.grad(core, body, grad_core.view_as(core)), *grads]
+
+    return outputs.view(*obs.shape[:2], -1), values.view(obs.shape[:2]), gradients
