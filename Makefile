@@ -2,21 +2,25 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
+PACKAGE := $(VENV)/.package
+DEV := $(VENV)/.dev
 PEERS := .peers
 PEERS_STAMP := $(PEERS)/.installed
+PEERS_SET := -c constraints.txt -r benchmarks/peers.txt -e '.[box2d]'
+PEERS_RESOLVED := $(VENV)/.peers-resolved
 OUTPUT := runs
 
 # Small networks are faster on one thread, and the tests run side by side.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help install train test test-slow check docs format bench performance peers ledger reference results clean
+.PHONY: help install train test test-slow check check-numerics docs format bench performance peers ledger reference results clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo 'make train   train DQN on CartPole and evaluate it (a few minutes)'
 	@echo 'make test    the tests          make test-slow  those that take minutes'
-	@echo 'make check   lint, format, types, import rules, documentation'
+	@echo 'make check   lint, format, types, import rules, the versions of the peers, documentation'
+	@echo 'make check-numerics  the numeric tests once more, under other arithmetic (a minute)'
 	@echo 'make docs    the documentation site into site/'
 	@echo 'make format  apply the formatter'
 	@echo 'make bench   ours and the peers on the same work (installs the peers into $(PEERS))'
@@ -25,16 +29,23 @@ help:
 	@echo 'make results docs/results.md and the table of the README, from the records of those runs'
 	@echo 'make clean   remove caches and builds (keeps $(OUTPUT)/ and $(VENV)/)'
 
-$(STAMP): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit("Python 3.10 or newer is needed; this is " + sys.version.split()[0] + " (make PYTHON=python3.11 ...)" if sys.version_info < (3, 10) else 0)'
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+# Training needs the package alone. Tests and checks need the rest, which takes a minute more to install.
+$(PACKAGE): pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e .
 	@touch $@
 
-install: $(STAMP)
+$(DEV): pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	@touch $(PACKAGE) $@
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit("Python 3.10 or newer is needed; this is " + sys.version.split()[0] + " (make PYTHON=python3.11 ...)" if sys.version_info < (3, 10) else 0)'
+	$(PYTHON) -m venv $(VENV)
+
+install: $(DEV)
 
 # A seed of its own: other episodes than those by which the run chose its best checkpoint.
-train: $(STAMP)
+train: $(PACKAGE)
 	$(BIN)/rl-training train --config configs/dqn/cartpole.yaml --output-dir $(OUTPUT)
 	@run=$$(ls -dt $(OUTPUT)/dqn__CartPole-v1__*/ | head -n 1); run=$${run%/}; \
 	checkpoint=$$run/checkpoints/best; test -e $$checkpoint || checkpoint=$$run/checkpoints/latest; \
@@ -45,31 +56,40 @@ train: $(STAMP)
 	  "$(BIN)/rl-training resume --checkpoint $$run --total-timesteps 100000" 'train on' \
 	  "$(BIN)/rl-training algos; $(BIN)/rl-training configs" 'the other algorithms, and the configs shipped for them'
 
-test: $(STAMP)
+test: $(DEV)
 	$(BIN)/python -m pytest -q -n 2
 
-test-slow: $(STAMP)
+test-slow: $(DEV)
 	$(BIN)/python -m pytest -q -n 2 -m slow
 
-check: $(STAMP) docs
+check: $(DEV) $(PEERS_RESOLVED) docs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# Tolerances must hold on every processor: plain instructions instead of AVX, MKL's code for any processor, sums split over two threads.
+OTHER_ARITHMETIC := ATEN_CPU_CAPABILITY=default MKL_CBWR=COMPATIBLE OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive
+check-numerics: $(DEV)
+	$(OTHER_ARITHMETIC) $(BIN)/python -m pytest -q -m 'numeric and not slow'
+
+# Whether what `make peers` installs can be installed at all: a pin that our tests like may be one that a peer refuses.
+$(PEERS_RESOLVED): pyproject.toml constraints.txt benchmarks/peers.txt | $(DEV)
+	$(BIN)/python -m pip install --dry-run $(PEERS_SET) > $@.log || { tail -n 20 $@.log; exit 1; }
+	@mv $@.log $@
+
 # Not --quiet, which keeps warnings from being counted.
-docs: $(STAMP)
+docs: $(DEV)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-format: $(STAMP)
+format: $(DEV)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 # Ours and the peers in one interpreter: the peers' versions stand in benchmarks/peers.txt.
 $(PEERS_STAMP): pyproject.toml constraints.txt benchmarks/peers.txt
 	test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
-	grep -v '^filelock' constraints.txt > $(PEERS)/constraints.txt
-	$(PEERS)/bin/python -m pip install --quiet -c $(PEERS)/constraints.txt -r benchmarks/peers.txt -e ".[box2d]"
+	$(PEERS)/bin/python -m pip install --quiet $(PEERS_SET)
 	@touch $@
 
 peers: $(PEERS_STAMP)
@@ -87,17 +107,17 @@ bench: $(PEERS_STAMP)
 	$(PEERS)/bin/python -m benchmarks.performance
 
 # docs/performance.md from the records as they are
-performance: $(STAMP)
+performance: $(DEV)
 	$(BIN)/python -m benchmarks.performance
 
 SUITE := classic on_policy memory ablation
-ledger: $(STAMP)
+ledger: $(DEV)
 	set -e; for suite in $(SUITE); do $(BIN)/rl-training ledger $$suite; done
 
 reference: $(PEERS_STAMP)
 	$(PEERS)/bin/python -m benchmarks.reference classic
 
-results: $(STAMP)
+results: $(DEV)
 	$(BIN)/python -m benchmarks.publish
 
 clean:

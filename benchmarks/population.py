@@ -152,7 +152,8 @@ class Population:
         self.numbers = {key: self._column(key) for key in DEFAULTS if key not in SHAPES}  # [R, 1]
         self._make_networks()
         R, L = len(runs), max(int(run["buffer_capacity"]) for run in runs)
-        kinds = {"obs": torch.float32, "next_obs": torch.float32, "actions": torch.long, "rewards": torch.float32}
+        real = torch.get_default_dtype()
+        kinds = {"obs": real, "next_obs": real, "actions": torch.long, "rewards": real}
         kinds |= {"terminated": torch.bool, "ended": torch.bool}
         sizes = {"obs": (task.obs_dim,), "next_obs": (task.obs_dim,)}
         self.memory = {key: torch.zeros(R, L, *sizes.get(key, ()), dtype=kind, device=device) for key, kind in kinds.items()}
@@ -235,7 +236,8 @@ class Population:
         stored = torch.minimum(self.steps.long(), self.numbers["buffer_capacity"].long())
         age = n - 1 + (torch.rand(R, self.shape["batch_size"], device=self.device) * (stored - n + 1)).long()
         begin = (self.place - 1 - torch.minimum(age, stored - 1)) % L
-        rewards, discounts, last = torch.zeros_like(begin, dtype=torch.float32), torch.ones_like(begin, dtype=torch.float32), begin
+        real = torch.get_default_dtype()
+        rewards, discounts, last = torch.zeros_like(begin, dtype=real), torch.ones_like(begin, dtype=real), begin
         going = torch.ones_like(begin, dtype=torch.bool)
         for k in range(max(int(run["n_step"]) for run in self.runs)):
             at = (begin + k) % L

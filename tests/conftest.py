@@ -1,4 +1,4 @@
-"""One thread and fixed examples for every test: results must not depend on the machine or on which tests ran before."""
+"""One thread (or OMP_NUM_THREADS) and fixed examples for every test: results must not depend on which tests ran before."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 # Before anything imports torch or numba, and inherited by the command-line tests' subprocesses.
@@ -16,6 +17,8 @@ import yaml
 from hypothesis import HealthCheck, settings
 
 from command_line import SMALL, Cli
+
+THREADS = int(os.environ["OMP_NUM_THREADS"].partition(",")[0])  # `make check-numerics` asks for two: sums are then split otherwise
 
 # No deadline: the first example may pay for a JIT compilation, and tests never assert on time.
 settings.register_profile(
@@ -34,8 +37,24 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """A training run sets torch's thread count for its process: put it back. Tests without torch do not load it for this."""
     torch = sys.modules.get("torch")
-    if torch is not None and torch.get_num_threads() != 1:
-        torch.set_num_threads(1)
+    if torch is not None and torch.get_num_threads() != THREADS:
+        torch.set_num_threads(THREADS)
+
+
+@pytest.fixture
+def float64() -> Iterator[None]:
+    """Networks, draws and batches in float64: for tests that compare parameters after Adam.
+
+    Adam divides a gradient by its size + eps. Where a gradient is hardly more than rounding, its rounding counts in full: in float32 a
+    gradient of 5e-9, known to 3e-11, moved a parameter by 1e-5 beside eps 1e-8. In float64 gradients are known to about 1e-17, so no step
+    is off by more than lr·1e-17/1e-8 = 1e-9·lr, on any processor.
+    """
+    import torch
+
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(before)
 
 
 @pytest.fixture

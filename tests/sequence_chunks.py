@@ -133,7 +133,8 @@ def random_chunks(
         "initial_c": state[1],
         "weights": rng.uniform(0.2, 1.0, size=batch).astype(np.float32),
     }
-    return {key: torch.from_numpy(np.ascontiguousarray(value)) for key, value in arrays.items()}
+    chunks = {key: torch.from_numpy(np.ascontiguousarray(value)) for key, value in arrays.items()}
+    return {key: value if key == "actions" else value.to(torch.get_default_dtype()) for key, value in chunks.items()}
 
 
 def naive_errors(

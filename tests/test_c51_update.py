@@ -18,6 +18,8 @@ from rl_training.algorithms.c51_dqn import CategoricalRule
 from rl_training.algorithms.rules import TDLoss
 from rl_training.models import MLPC51QNetwork
 
+pytestmark = pytest.mark.numeric
+
 # Atoms 0, 1, 2. Two states as one-hot observations, two actions; logits are logs of these distributions. In state 1 the networks
 # disagree on the best mean:
 #             online                              target

@@ -13,6 +13,8 @@ from rl_training.algorithms.exploration import LinearSchedule
 from rl_training.models import Draws, MLPC51QNetwork, MLPIQNetwork, MLPQRQNetwork
 from rl_training.types import Batch
 
+pytestmark = pytest.mark.numeric
+
 UPDATES = 800
 RATE = LinearSchedule(1e-2, 1e-4, UPDATES)
 

@@ -30,6 +30,8 @@ def numba_project(probabilities: Tensor, atoms: Tensor, v_min: float, v_max: flo
     return NumbaCategoricalRule(plain).project(probabilities, atoms)
 
 
+pytestmark = pytest.mark.numeric
+
 # Projection. Atoms 0, 1, 2, 3 throughout the closed forms: N = 4, one step = 1.
 
 

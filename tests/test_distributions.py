@@ -14,6 +14,8 @@ from rl_training.envs.spaces import describe_action_space
 from rl_training.models import Categorical, DiagonalGaussian, MultiCategorical, make_distribution
 from rl_training.speed import hand_policy
 
+pytestmark = pytest.mark.numeric
+
 GAUSSIAN = DiagonalGaussian(np.array([-1.0, -np.inf]), np.array([0.5, np.inf]), (2,))
 CASES: dict[str, Any] = {"categorical": Categorical(4), "multi": MultiCategorical([3, 2]), "gaussian": GAUSSIAN}
 

@@ -15,6 +15,8 @@ from rl_training.algorithms.views import TransitionView
 from rl_training.models import HeadKind, build_lstm_q_network, build_mlp_q_network
 from sequence_chunks import Memoryless, TableNetwork, lstm, random_chunks, table_chunk
 
+pytestmark = pytest.mark.numeric
+
 
 def flat(module: torch.nn.Module) -> Tensor:
     return torch.cat([p.detach().reshape(-1) for p in module.parameters()])
@@ -67,6 +69,7 @@ def test_one_update_on_a_table_in_closed_form() -> None:
     assert not table.any(), "padding (state 0) and the next state stay untouched"
 
 
+@pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("double_q", [False, True])
 def test_a_sequence_of_length_one_is_dqns_transition(double_q: bool) -> None:
     torch.manual_seed(0)
@@ -87,6 +90,7 @@ def test_a_sequence_of_length_one_is_dqns_transition(double_q: bool) -> None:
 HEADS = ("scalar", "categorical", "quantile", "implicit")
 
 
+@pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("double_q", [False, True])
 @pytest.mark.parametrize("head", HEADS)
 def test_every_head_and_rule_works_on_sequences_as_on_transitions(head: HeadKind, double_q: bool) -> None:

@@ -17,6 +17,8 @@ from rl_training.algorithms.distributional_losses import pairwise_td_error, quan
 from rl_training.algorithms.qr_dqn import QuantileRule
 from rl_training.models import Draws, MLPIQNetwork
 
+pytestmark = pytest.mark.numeric
+
 
 def cosine_iqn(**options: Any) -> IQN:
     """A network whose quantile function is known: Z_τ(s, a) = s·w_a·relu(1 − cos πτ), rising in τ from 0 to 2·s·w_a.

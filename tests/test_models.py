@@ -37,6 +37,8 @@ from rl_training.models import (
 from rl_training.models.flat import flatten_parameters
 from rl_training.models.layers import Stream, factorised_noise
 
+pytestmark = pytest.mark.numeric
+
 KINDS: tuple[Any, ...] = ("scalar", "categorical", "quantile", "implicit")
 SMALL: dict[str, Any] = {
     "num_atoms": 7,

@@ -19,6 +19,8 @@ from rl_training.models.torsos import MLPTorso
 from rl_training.speed.numpy_pass import LARGEST, numpy_forward, numpy_pass
 from value_rows import RECURRENT, ROWS, parts_of
 
+pytestmark = pytest.mark.numeric
+
 CLOSE = {"rtol": 1e-4, "atol": 1e-6}
 WITHOUT = ("iqn", *RECURRENT)  # levels drawn anew for each pass, and LSTMs: these act through torch
 

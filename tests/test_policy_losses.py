@@ -10,6 +10,8 @@ import torch
 from rl_training.algorithms.policy_losses import approximate_kl, clipped_surrogate, normalized, value_loss
 from rl_training.speed.hand_policy import surrogate_gradient, value_gradient
 
+pytestmark = pytest.mark.numeric
+
 
 @pytest.mark.parametrize(
     ("ratio", "advantage", "loss", "gradient"),

@@ -15,6 +15,8 @@ from rl_training.models import Categorical, DiagonalGaussian, MLPActorCritic, Mu
 from rl_training.models.actor_critic import ActorCritic
 from rl_training.speed.hand_policy import HandGradient, use_hand_gradients
 
+pytestmark = pytest.mark.numeric
+
 DISTRIBUTIONS: dict[str, Any] = {
     "categorical": Categorical(3),
     "multi": MultiCategorical([3, 2]),
@@ -85,6 +87,7 @@ def plain_loss(network: ActorCritic, batch: dict[str, Tensor], *, clip: float, e
     return -surrogate + vf * error.mean() - ent * policy.entropy.mean()
 
 
+@pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("vf_clip", [None, 0.2])
 @pytest.mark.parametrize("activation", ["tanh", "relu"])
 @pytest.mark.parametrize("kind", DISTRIBUTIONS)
@@ -103,9 +106,10 @@ def test_an_update_is_autograd_and_adams(kind: str, activation: Any, vf_clip: fl
         assert result.num_gradient_steps == 1
         optimizer.step()
     for mine, expected in zip(network.parameters(), reference.parameters(), strict=True):
-        torch.testing.assert_close(mine, expected, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(mine, expected)
 
 
+@pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("kind", DISTRIBUTIONS)
 def test_the_gradient_by_hand_learns_the_same(kind: str) -> None:
     networks = [network_of(kind), network_of(kind)]

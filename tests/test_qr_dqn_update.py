@@ -18,6 +18,8 @@ from rl_training.algorithms.qr_dqn import QuantileRule
 from rl_training.algorithms.rules import TDLoss
 from rl_training.models import MLPQNetwork, MLPQRQNetwork
 
+pytestmark = pytest.mark.numeric
+
 # Two states as one-hot observations, two actions, two quantiles (τ̂ = ¼, ¾). In state 1 the networks disagree on the best mean:
 #             online                 target
 #   state 0   (0, 2)   (9, 9)        (0, 0)   (0, 0)

@@ -15,6 +15,8 @@ from rl_training.algorithms.drqn import sequence_priorities
 from rl_training.algorithms.value_losses import rescale, unrescale
 from sequence_chunks import TableNetwork, lstm, random_chunks, table_chunk
 
+pytestmark = pytest.mark.numeric
+
 
 def test_weights_multiply_and_the_mask_divides() -> None:
     # Chunk 0: δ = 0.5 and 3 (H = 0.125, 2.5), weight ½. Chunk 1: δ = 1 (H = 0.5), then padding, weight 1.

@@ -15,6 +15,8 @@ from rl_training.models import LSTMQNetwork, RecurrentAction
 from rl_training.models.flat import flatten_parameters
 from sequence_chunks import lstm
 
+pytestmark = pytest.mark.numeric
+
 
 @pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize("dueling", [False, True])

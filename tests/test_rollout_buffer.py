@@ -11,6 +11,8 @@ import torch
 from rl_training.data import RolloutBuffer, generalized_advantages
 from rl_training.data.rollout_buffer import equal_parts
 
+pytestmark = pytest.mark.numeric
+
 
 def column(*values: float) -> Any:
     return np.array(values, np.float32)[:, None]

@@ -17,6 +17,8 @@ from rl_training.data import RecurrentReplayBuffer
 from rl_training.models import Draws, LSTMQNetwork
 from sequence_chunks import TableNetwork, lstm, naive_errors, random_chunks, table_chunk
 
+pytestmark = pytest.mark.numeric
+
 GAMMA = 0.5
 # Q⁻(s, ·) of states 0 … 5: the greedy value of state s is 10·s.
 TARGET = TableNetwork([[0.0, -1.0], [10.0, 9.0], [20.0, 19.0], [30.0, 29.0], [40.0, 39.0], [50.0, 49.0]])

@@ -33,10 +33,19 @@ ROWS: dict[str, dict[str, Any]] = {
 }
 """Row → settings that between them use every option a step has."""
 
+ADAM = {"learning_rate": 1e-3, "adam_eps": 1e-3}
+"""For tests that compare two ways to compute an update by the parameters they end with.
+
+Beside Adam's usual eps of 1e-8 a gradient that is only rounding moves its parameter by a whole step. With eps = lr a step is off by no more
+than the gradient is: 1e-7, where losses are of order 1.
+"""
+LEARNED = {"rtol": 1e-4, "atol": 1e-5}
+"""How near two such ways are after 100 updates: 100 · 1e-7. Parameters move by some 1e-2 meanwhile."""
+
 
 def config_of(algo: str, **changes: Any) -> TrainConfig:
     kwargs = {"hidden_sizes": [16, 16], "batch_size": 16, "buffer_capacity": 600, "target_update_interval": 40, "train_frequency": 1}
-    kwargs |= {"learning_rate": 1e-3, "learning_starts": 50, **ROWS[algo], **changes.pop("algo_kwargs", {})}
+    kwargs |= {**ADAM, "learning_starts": 50, **ROWS[algo], **changes.pop("algo_kwargs", {})}
     settings: dict[str, Any] = {"env_id": "CartPole-v1", "seed": 3, "total_timesteps": 400, "output_dir": "unused", "device": "cpu"}
     return TrainConfig(algo=algo, algo_kwargs=kwargs, **{"num_envs": 2, **settings, **changes})
 
