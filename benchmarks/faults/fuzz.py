@@ -6,12 +6,13 @@ import functools
 import json
 import random
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.faults.children import Work, command, run
 from benchmarks.faults.mutations import Mutate, in_place_of, mutate_json, mutate_lines, mutate_tensors, mutate_text, mutate_yaml
+from benchmarks.faults.planted import BOMBS, explode, links, names
 from benchmarks.faults.runs import changed, snapshot, tiny, trained, verdict
 from benchmarks.faults.tally import Case, Played, batches
 
@@ -51,10 +52,20 @@ ROWS = ("dqn", "r2d2", "ppo")
 def cases(scale: str, seed: int) -> list[Case]:
     rows = ROWS[:1] if scale == "short" else ROWS
     rounds, size = ROUNDS[scale], 40 if scale == "short" else 250
-    return [
-        Case(f"fuzz {rows[index % len(rows)]} {numbers.start}", functools.partial(_play, rows[index % len(rows)], numbers, seed), 1800.0)
-        for index, numbers in enumerate(batches(rounds, size))
+    bombs = BOMBS[seed % 9 :: 9] if scale == "short" else BOMBS
+    named = [
+        *((f"fuzz {play.__name__}", functools.partial(_play_planted, play)) for play in (links, names)),
+        *((f"fuzz bombs {batch.start}", functools.partial(explode, bombs[batch.start : batch.stop])) for batch in batches(len(bombs), 12)),
     ]
+    for index, numbers in enumerate(batches(rounds, size)):
+        algo = rows[index % len(rows)]
+        named.append((f"fuzz {algo} {numbers.start}", functools.partial(_play, algo, numbers, seed)))
+    return [Case(name, play, 1800.0) for name, play in named]
+
+
+def _play_planted(play: Callable[[Path, Path, Played], None], folder: Path, played: Played) -> None:
+    _prepare("dqn", folder / "start")
+    play(folder / "start", folder, played)
 
 
 def _play(algo: str, numbers: range, seed: int, folder: Path, played: Played) -> None:

@@ -31,7 +31,7 @@ KINDS = (
     "orphans",
     "two winners",
 )
-EXAMPLES = 12  # of a part, kept in the record
+EXAMPLES = 40  # of a part, kept in the record
 
 
 class Played:

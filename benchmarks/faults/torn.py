@@ -179,24 +179,47 @@ def _training(algo: str, **changes: Any) -> Scenario:
     )
 
 
+def _killed_after(config: dict[str, Any], folder: Path, step: int) -> Path:
+    """The directory of a run that died when it had saved the checkpoint of `step`."""
+
+    def work() -> None:
+        from rl_training.experiment.config import TrainConfig
+        from rl_training.runtime.callbacks import Callback
+        from rl_training.runtime.workflows import train
+
+        class Dies(Callback):
+            def on_checkpoint(self, run: Any, path: Path) -> None:
+                if path.name == f"step_{step}":
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+        train(TrainConfig(**{**config, "output_dir": str(folder)}), callbacks=[Dies()])
+
+    folder.mkdir(exist_ok=True)
+    ended = run(work, timeout=TIMEOUT, cwd=folder)
+    found = run_directory(folder)
+    if ended.code != 137 or found is None:
+        raise RuntimeError(f"a run that was to die at {step} ended with {ended.code}: {ended.last_line}")
+    return found
+
+
 def _resuming(algo: str, back_to: int | None) -> Scenario:
     """Resume from an older checkpoint cuts what lies past it; from the newest it only writes its config and notes again."""
     config = tiny(algo, keep_checkpoints=9)
 
     def prepare(folder: Path) -> None:
-        run_dir = trained({**config, "total_timesteps": 180, "schedule_timesteps": 240}, folder)
-        # An earlier checkpoint to go back to has its replay, as one that a user copied has.
+        run_dir = _killed_after(config, folder, 180)
         if back_to is not None:
-            full = trained({**config, "total_timesteps": back_to, "schedule_timesteps": 240}, folder / "earlier")
-            shutil.copy(full / "checkpoints" / f"step_{back_to}" / "replay.safetensors", run_dir / "checkpoints" / f"step_{back_to}")
-            shutil.copy(full / "checkpoints" / f"step_{back_to}" / "manifest.json", run_dir / "checkpoints" / f"step_{back_to}")
+            # Its replay has been rotated away; a user who means to come back to it keeps a copy of all of it.
+            full = _killed_after(config, folder / "earlier", back_to) / "checkpoints" / f"step_{back_to}"
+            shutil.rmtree(run_dir / "checkpoints" / full.name)
+            shutil.copytree(full, run_dir / "checkpoints" / full.name)
             shutil.rmtree(folder / "earlier")
 
     def work(folder: Path) -> Work:
         found = run_directory(folder)
         assert found is not None
         path = found if back_to is None else found / "checkpoints" / f"step_{back_to}"
-        return command("resume", "--checkpoint", path, "--total-timesteps", "240", "--quiet")
+        return command("resume", "--checkpoint", path, "--quiet")
 
     def judge(folder: Path, seen: Any, reference: Path) -> tuple[str, str] | None:
         found = run_directory(folder)
@@ -206,7 +229,7 @@ def _resuming(algo: str, back_to: int | None) -> Scenario:
                 return "torn", reason
         if (reason := broken(found, replay=True)) is not None:
             return "lost", reason
-        ended = run(command("resume", "--checkpoint", found, "--total-timesteps", "240", "--quiet"), timeout=TIMEOUT, cwd=folder)
+        ended = run(command("resume", "--checkpoint", found, "--quiet"), timeout=TIMEOUT, cwd=folder)
         if (wrong := verdict(ended, (0,))) is not None:
             return ("lost" if wrong[0] == "wrong exit code" else wrong[0]), f"resume: {wrong[1]}"
         other = run_directory(reference)
