@@ -97,11 +97,11 @@ class _Record:
         self._path.write_text(json.dumps(self._all, indent=1) + "\n", encoding="utf-8")
 
     def print(self, names: tuple[str, ...]) -> None:
-        print(f"\n{'part':<14}{'rounds':>8}{'wrong':>7}{'seconds':>9}  how")
+        print(f"\n{'part':<14}{'rounds':>8}{'wrong':>7}{'seconds':>9}{'cpu':>7}  how")
         for name in names:
             part = self.parts[name]
             how = ", ".join(f"{count} {kind}" for kind, count in part["wrong"].items()) or "-"
-            print(f"{name:<14}{part['rounds']:>8}{part['wrong_rounds']:>7}{part['seconds']:>9.0f}  {how}")
+            print(f"{name:<14}{part['rounds']:>8}{part['wrong_rounds']:>7}{part['seconds']:>9.0f}{part['cpu_seconds']:>7.0f}  {how}")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import io
 import multiprocessing.util
@@ -110,6 +111,7 @@ def _play(work: Work, out: int, err: int, cwd: Path | None, memory: int | None) 
     """In the child. Leaves as the interpreter would: exit code of SystemExit, a traceback and 1 for anything that was not caught."""
     code = 70
     try:
+        die_with_parent()
         os.setsid()
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(out, 1)
@@ -129,6 +131,11 @@ def _play(work: Work, out: int, err: int, cwd: Path | None, memory: int | None) 
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(code)
+
+
+def die_with_parent() -> None:
+    """Whoever stops the campaign stops every process of it."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 def _exit_code(work: Work) -> int:

@@ -16,7 +16,7 @@ from benchmarks.faults.planted import BOMBS, explode, links, names
 from benchmarks.faults.runs import changed, snapshot, tiny, trained, verdict
 from benchmarks.faults.tally import Case, Played, batches
 
-ROUNDS = {"short": 120, "modest": 1500, "full": 10_500}
+ROUNDS = {"short": 60, "modest": 1500, "full": 10_500}
 PATIENCE = 30.0
 MEMORY = 1 << 30  # more than this for a run of a few kilobytes is a bomb that went off
 STEPS, END = 60, 80
@@ -51,10 +51,11 @@ ROWS = ("dqn", "r2d2", "ppo")
 
 def cases(scale: str, seed: int) -> list[Case]:
     rows = ROWS[:1] if scale == "short" else ROWS
-    rounds, size = ROUNDS[scale], 40 if scale == "short" else 250
-    bombs = BOMBS[seed % 9 :: 9] if scale == "short" else BOMBS
+    rounds, size = ROUNDS[scale], 30 if scale == "short" else 250
+    thinned = {"short": 9, "modest": 3, "full": 1}[scale]
+    bombs = BOMBS[seed % thinned :: thinned]
     named = [
-        *((f"fuzz {play.__name__}", functools.partial(_play_planted, play)) for play in (links, names)),
+        *((f"fuzz {play.__name__}", functools.partial(_play_planted, play, 4 if scale == "short" else 1)) for play in (links, names)),
         *((f"fuzz bombs {batch.start}", functools.partial(explode, bombs[batch.start : batch.stop])) for batch in batches(len(bombs), 12)),
     ]
     for index, numbers in enumerate(batches(rounds, size)):
@@ -63,9 +64,9 @@ def cases(scale: str, seed: int) -> list[Case]:
     return [Case(name, play, 1800.0) for name, play in named]
 
 
-def _play_planted(play: Callable[[Path, Path, Played], None], folder: Path, played: Played) -> None:
+def _play_planted(play: Callable[[int, Path, Path, Played], None], every: int, folder: Path, played: Played) -> None:
     _prepare("dqn", folder / "start")
-    play(folder / "start", folder, played)
+    play(every, folder / "start", folder, played)
 
 
 def _play(algo: str, numbers: range, seed: int, folder: Path, played: Played) -> None:

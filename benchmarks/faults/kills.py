@@ -19,7 +19,7 @@ ROWS_SHORT = ("dqn", "ppo")
 def cases(scale: str, seed: int) -> list[Case]:
     from rl_training.experiment.registry import algorithm_names
 
-    rows, kills = (ROWS_SHORT, 3) if scale == "short" else (algorithm_names(), 6 if scale == "modest" else 19)
+    rows, kills = (ROWS_SHORT, 2) if scale == "short" else (algorithm_names(), 6 if scale == "modest" else 19)
     grid = [(algo, num_envs) for algo in rows for num_envs in (1, 4)]
     return [
         Case(f"kills {algo} x{num_envs}", functools.partial(_play, algo, num_envs, kills, f"{seed}{algo}{num_envs}"))

@@ -159,8 +159,11 @@ def mutate_tensors(data: bytes, rng: random.Random) -> Mutation:
 def in_place_of(path: Path, rng: random.Random) -> str:
     """Puts something that is no regular file where `path` was."""
     path.unlink()
-    kinds = ["missing", "fifo", "folder", "/dev/zero", "/dev/null", "loop", "dangling"]
-    kind = rng.choice(kinds if path.suffix == ".safetensors" else [*kinds, "huge"])  # tensors may well be huge
+    kinds = ["missing", "folder", "/dev/null", "loop", "dangling"]
+    if path.name != "observations.jsonl":  # which may well come from a pipe without end
+        kinds += ["fifo", "/dev/zero"]
+        kinds += [] if path.suffix == ".safetensors" else ["huge"]  # tensors may be
+    kind = rng.choice(kinds)
     if kind == "fifo":
         os.mkfifo(path)
     elif kind == "folder":

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.faults.children import die_with_parent
+
 KINDS = (
     "differing bytes",
     "torn",
@@ -69,6 +71,7 @@ class Part:
     wrong: Counter[str] = field(default_factory=Counter)
     examples: list[str] = field(default_factory=list)
     seconds: float = 0.0
+    cpu_seconds: float = 0.0
 
     def add(self, case: Case, rounds: int, wrong: Sequence[tuple[str, str]]) -> None:
         self.cases += 1
@@ -88,13 +91,14 @@ class Part:
             "wrong": wrong,
             "wrong_rounds": sum(wrong.values()),
             "seconds": round(self.seconds, 1),
+            "cpu_seconds": round(self.cpu_seconds, 1),
             "examples": self.examples,
         }
 
 
 def play_all(cases: Sequence[Case], workspace: Path, *, jobs: int, tell: Callable[[str], None]) -> Part:
     """Plays every case in a process of its own, `jobs` at a time. A case that fails or hangs is itself a wrong round."""
-    part, began = Part(), time.monotonic()
+    part, began, used = Part(), time.monotonic(), _used()
     waiting, running = list(reversed(cases)), dict[int, _Running]()
     while waiting or running:
         while waiting and len(running) < jobs:
@@ -107,8 +111,14 @@ def play_all(cases: Sequence[Case], workspace: Path, *, jobs: int, tell: Callabl
             part.add(case, rounds, wrong)
             for kind, text in wrong[:3]:
                 tell(f"  {kind}: {case.name}: {text}"[:400])
-    part.seconds = time.monotonic() - began
+    part.seconds, part.cpu_seconds = time.monotonic() - began, _used() - used
     return part
+
+
+def _used() -> float:
+    """Seconds of work by this process and all it has waited for."""
+    times = os.times()
+    return sum(times[:4])
 
 
 class _Running:
@@ -127,6 +137,7 @@ class _Running:
 
     def _play(self) -> None:
         try:
+            die_with_parent()
             os.setpgid(0, 0)
             played = Played()
             try:

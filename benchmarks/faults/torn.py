@@ -24,7 +24,6 @@ from tests.resume_harness import differences
 
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 CHANGES = {"os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.symlink", "os.link", "os.truncate", "os.chmod"}
-BETWEEN = 25  # operations in a case
 
 Observe = Callable[[], Any]
 
@@ -88,7 +87,7 @@ class Scenario:
 
 def cases(scale: str, seed: int) -> list[Case]:
     chosen = SCENARIOS if scale != "short" else [SCENARIOS[0], SCENARIOS[-2]]
-    stride = {"short": 6, "modest": 3, "full": 1}[scale]
+    stride = {"short": 13, "modest": 3, "full": 1}[scale]
     pieces = 4 if scale != "short" else 1
     return [
         Case(f"torn {scenario.name} {piece + 1}/{pieces}", functools.partial(_play, scenario, stride, piece, pieces, seed))
