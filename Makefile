@@ -13,7 +13,7 @@ OUTPUT := runs
 # Small networks are faster on one thread, and the tests run side by side.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help install train test test-slow check check-numerics docs format bench performance peers ledger reference results clean
+.PHONY: help install train test test-slow check check-numerics docs format bench performance peers ledger reference results faults clean
 .DEFAULT_GOAL := help
 
 help:
@@ -27,6 +27,7 @@ help:
 	@echo 'make ledger  what every algorithm learns: the suites classic, on_policy, memory and ablation, runs that are not there yet (hours; SUITE=smoke: minutes)'
 	@echo 'make reference  the same tasks, seeds and budgets by Stable-Baselines3 and sb3-contrib (hours)'
 	@echo 'make results docs/results.md and the table of the README, from the records of those runs'
+	@echo 'make faults  the fault campaign: kills, torn writes, mutated files, signals, faulty environments, full disks, races (up to 40 minutes)'
 	@echo 'make clean   remove caches and builds (keeps $(OUTPUT)/ and $(VENV)/)'
 
 # Training needs the package alone. Tests and checks need the rest, which takes a minute more to install.
@@ -119,6 +120,10 @@ reference: $(PEERS_STAMP)
 
 results: $(DEV)
 	$(BIN)/python -m benchmarks.publish
+
+# Goes on where it was stopped: parts that the record has from this commit are not played again.
+faults: $(DEV)
+	$(BIN)/python -m benchmarks.faults
 
 clean:
 	rm -rf build dist site .coverage .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -20,7 +20,6 @@ from benchmarks.faults.tally import play_all
 PARTS = ("kills", "torn", "fuzz", "signals", "environments", "disk", "concurrency")
 SCALES = ("short", "modest", "full")
 RECORD = Path(__file__).resolve().parent.parent / "results" / "faults.json"
-WARM_ROWS = {"short": ("dqn",), "modest": None, "full": None}
 
 
 def main() -> int:
@@ -34,7 +33,11 @@ def main() -> int:
     parser.add_argument("--json", type=Path, default=RECORD, metavar="FILE", help="the record to write (default: %(default)s)")
     parser.add_argument("--label", default="after", metavar="NAME", help="under which name in the record (default: %(default)s)")
     parser.add_argument("--redo", action="store_true", help="play parts again that the record has from this commit, scale and seed")
+    parser.add_argument("--table", action="store_true", help="play nothing: print what the record has, as Markdown")
     options = parser.parse_args()
+    if options.table:
+        print(markdown(json.loads(options.json.read_text(encoding="utf-8"))))
+        return 0
     os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"  # before NumPy is loaded, which would start threads
     began = time.monotonic()
     record = _Record(options.json, options.label, {"commit": _commit(), "scale": options.scale, "seed": options.seed})
@@ -42,7 +45,7 @@ def main() -> int:
     if todo:
         shared_memory = Path("/dev/shm")  # syncing costs nothing there
         with tempfile.TemporaryDirectory(prefix="faults-", dir=shared_memory if shared_memory.is_dir() else None) as place:
-            _warm(options.scale, Path(place))
+            _warm(options.scale, todo, Path(place))
             for name in todo:
                 print(f"{name} ...", flush=True)
                 module = importlib.import_module(f"benchmarks.faults.{name}")
@@ -55,10 +58,15 @@ def main() -> int:
     return 1 if any(record.parts[name]["wrong"] for name in options.only) else 0
 
 
-def _warm(scale: str, place: Path) -> None:
+def _warm(scale: str, parts: list[str], place: Path) -> None:
+    """Loads what the rounds of these parts load: children are forked from a process that has it."""
     from rl_training.experiment.registry import algorithm_names
 
-    rows = WARM_ROWS[scale] or algorithm_names()
+    rows: tuple[str, ...] = ("dqn",)
+    if scale != "short" and {"torn", "fuzz"} & set(parts):
+        rows = ("dqn", "r2d2", "ppo")
+    if scale != "short" and "kills" in parts:
+        rows = algorithm_names()
     warm([write_config(tiny(algo, total=100), place / "warm" / algo) for algo in rows])
 
 
@@ -74,6 +82,24 @@ def _commit() -> str | None:
         return ask("rev-parse", "HEAD") + ("+" if ask("status", "--porcelain", "--", ".") else "")
     except (OSError, subprocess.CalledProcessError):
         return None
+
+
+def markdown(record: dict[str, Any]) -> str:
+    """Every entry of the record side by side: of how many rounds how many ended wrong, and how."""
+    labels = list(record)
+    about = [f"{label}: commit {record[label]['commit'][:7]}, scale {record[label]['scale']}" for label in labels]
+    lines = ["; ".join(about), "", f"| part | {' | '.join(labels)} |", f"| --- |{' --- |' * len(labels)}"]
+    for name in PARTS:
+        cells = [_cell(record[label]["parts"].get(name)) for label in labels]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _cell(part: dict[str, Any] | None) -> str:
+    if part is None:
+        return "not played"
+    how = ", ".join(f"{count:,} {kind}" for kind, count in part["wrong"].items())
+    return f"{part['wrong_rounds']:,} of {part['rounds']:,}" + (f": {how}" if how else "")
 
 
 class _Record:

@@ -62,7 +62,8 @@ def _judge(ended: Ended, place: Path, fault: Any) -> tuple[str, str] | None:
     run_dir = run_directory(place)
     if ended.code == 2 and run_dir is not None:
         return "write before refusal", f"{run_dir.name} ({ended.last_line})"
-    if ended.code and "nvironment" not in ended.last_line and "Faulty" not in ended.last_line:
+    named = any(word in ended.last_line for word in ("nvironment", "Faulty", "observation space", "action space"))
+    if ended.code and not named:
         return "not one line", f"it does not name the environment: {ended.last_line}"
     if not fault.keeps:
         return None

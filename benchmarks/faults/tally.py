@@ -33,7 +33,7 @@ KINDS = (
     "orphans",
     "two winners",
 )
-EXAMPLES = 40  # of a part, kept in the record
+EXAMPLES = 60  # of a part, kept in the record
 
 
 class Played:
