@@ -116,7 +116,7 @@ def test_actions_that_do_not_start_at_zero_are_counted_from_zero() -> None:
 
     envs = counting("append_action_reward", env=Offset)
     envs.reset()
-    assert envs.single_action_space == gym.spaces.Discrete(2)
+    assert envs.single_action_space == gym.spaces.Discrete(2, start=5)  # the environment's own
     assert envs.step(act(1)).obs.tolist() == [[6, 6, 6, 0, 1, 0]]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from command_line import Cli
 from rl_training import DRQN, PPO
@@ -129,3 +130,40 @@ def test_images_are_whole_bytes() -> None:
         with pytest.raises(UserError, match="whole numbers that uint8 can hold"):
             read_observation(wrong, (1, 2), "uint8")
     assert read_observation([0.1], (1,), "float32").dtype == np.float32  # rounded, as every float32 is
+
+
+@pytest.mark.parametrize(
+    ("obs", "message"),
+    [
+        (np.zeros(3), r"an observation must have shape \(4,\) \(or a batch of them\), got \(3,\)"),
+        (np.zeros((2, 3), np.float32), r"must have shape \(4,\) \(or a batch of them\), got \(2, 3\)"),
+        ([[0.0] * 4, [0.0] * 3], r"must be a list of numbers of shape \(4,\)"),
+        ({"position": 0.0}, r"must be a list of numbers of shape \(4,\)"),
+        ("left", r"must be a list of numbers of shape \(4,\)"),
+        (np.array([0, 0, np.nan, 0], np.float32), "must be finite numbers"),
+        ([[0, 0, 0, 0], [0, np.inf, 0, 0]], "must be finite numbers"),
+        ([1e39, 0, 0, 0], "must be finite numbers"),
+    ],
+)
+def test_bad_observations_in_python(recurrent: Path, obs: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        load_policy(recurrent).predict(obs)
+
+
+def test_bad_states_and_starts_in_python(recurrent: Path) -> None:
+    policy = load_policy(recurrent)
+    one, (_, state) = policy.predict(A), policy.predict([A, B])
+    assert policy.predict([A, B], state, [True, False])[0].shape == (2,) and policy.predict([A, B], state, True)[0].shape == (2,)
+    for given in (one[1], (), (state[0],), "state"):
+        with pytest.raises(UserError, match=r"the state must be one that predict gave for 2 observations, of shapes \[\(1, 2, 8\), "):
+            policy.predict([A, B], given)
+    for starts in ([True, False, True], [[True, False], [True, False]]):
+        with pytest.raises(UserError, match="episode_start must be true or false for each of 2 observations"):
+            policy.predict([A, B], None, starts)
+
+
+def test_a_policy_without_memory_takes_no_state(trained: Path) -> None:
+    policy = load_policy(trained)
+    assert policy.predict(A, ())[0] == policy.predict(A, None)[0]
+    with pytest.raises(UserError, match="the state must be one that predict gave"):
+        policy.predict(A, (torch.zeros(1, 1, 8),))

@@ -22,7 +22,7 @@ from rl_training.envs.normalize import ObservationNormalizer, RewardNormalizer
 from rl_training.envs.serial import SerialVectorEnv
 from rl_training.envs.spaces import require_spaces
 from rl_training.envs.vector import VectorEnvs
-from rl_training.envs.wrappers import Wrappers, ZeroBasedActions, parse_wrappers
+from rl_training.envs.wrappers import Wrappers, parse_wrappers
 from rl_training.errors import UserError
 
 __all__ = ["EnvSource", "Vectorization", "find_env", "make_envs", "require_spaces"]
@@ -111,10 +111,7 @@ class EnvMaker:
     watch: Callable[[gym.Env[Any, Any]], gym.Env[Any, Any]] | None = None
 
     def __call__(self) -> gym.Env[Any, Any]:
-        env = _make_one(self.source, self.kwargs)
-        if isinstance(env.action_space, gym.spaces.Discrete) and env.action_space.start != 0:
-            env = ZeroBasedActions(env)
-        env = self.wrappers.apply(env)
+        env = self.wrappers.apply(_make_one(self.source, self.kwargs))
         if self.watch is not None:
             env = self.watch(env)
         return ReplayableEpisodes(env, seed=self.seed, stream=self.seed_stream, env_index=self.index)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
@@ -48,7 +49,7 @@ def require_spaces(
 def describe_action_space(space: gym.Space[Any]) -> dict[str, Any]:
     """What a policy needs to know of the actions, as a manifest can hold it; only the kind where no row acts in such a space."""
     if isinstance(space, spaces.Discrete):
-        return {"kind": "discrete", "n": int(space.n)}
+        return {"kind": "discrete", "n": int(space.n), "start": int(space.start)}
     if isinstance(space, spaces.MultiDiscrete):
         nvec, start = ([int(n) for n in np.ravel(values)] for values in (space.nvec, space.start))
         return {"kind": "multi_discrete", "shape": list(space.shape), "nvec": nvec, "start": start}
@@ -56,6 +57,14 @@ def describe_action_space(space: gym.Space[Any]) -> dict[str, Any]:
         low, high = ([float(bound) for bound in np.ravel(bounds)] for bounds in (space.low, space.high))
         return {"kind": "box", "shape": list(space.shape), "low": low, "high": high}
     return {"kind": type(space).__name__}
+
+
+def first_action(action: Mapping[str, Any]) -> int:
+    """What a Discrete action counted from 0 lacks to be the environment's own; 0 for other spaces, as `describe_action_space` gives them.
+
+    Networks, replay and rollouts count from 0. The adapter adds this to what it hands to the environments, a policy to what it answers.
+    """
+    return int(action.get("start", 0)) if action["kind"] == "discrete" else 0
 
 
 def _kinds(space: gym.Space[Any]) -> set[str]:

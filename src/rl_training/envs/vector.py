@@ -26,6 +26,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from rl_training.envs.episodes import EpisodeRecord, Replay, episode_seed, one_line
 from rl_training.envs.normalize import ObservationNormalizer, RewardNormalizer
+from rl_training.envs.spaces import describe_action_space, first_action
 from rl_training.errors import CheckpointError, RunError, UserError
 from rl_training.types import EnvStep, Episode, State
 
@@ -74,6 +75,7 @@ class VectorEnvs:
         self._workers = cast("_Workers", vector_env)  # used where `replayable`: Gymnasium's base class does not declare these two
         self.num_envs = vector_env.num_envs
         self.single_action_space: gym.Space[Any] = vector_env.single_action_space
+        self._first_action = first_action(describe_action_space(self.single_action_space))
         self.single_observation_space = _as_read(vector_env.single_observation_space)
         self._dtype = self.single_observation_space.dtype
         self.exact_resume = replayable
@@ -116,7 +118,9 @@ class VectorEnvs:
         return self._arrive(self._guarded_reset(seed=seed), self._all)
 
     def step(self, actions: Array) -> EnvStep:
-        """actions: [E, ...]."""
+        """actions: [E, ...]; Discrete ones count from 0, whatever the space starts at."""
+        if self._first_action:
+            actions = actions + self._first_action
         try:
             raw, rewards, terminated, truncated, infos = self._env.step(actions)
         except RunError:

@@ -153,7 +153,7 @@ class _AppendActionReward(gym.Wrapper[Any, Any, Any, Any]):
         space = _vector_space("append_action_reward", env)
         if not isinstance(env.action_space, spaces.Discrete):
             raise SpaceError(f"wrapper append_action_reward needs Discrete actions, not {env.action_space}")
-        self._size, self._actions = space.shape[0], int(env.action_space.n)
+        self._size, self._actions, self._first = space.shape[0], int(env.action_space.n), int(env.action_space.start)
         low = np.concatenate([space.low, np.zeros(self._actions), [-np.inf]]).astype(np.float32)
         high = np.concatenate([space.high, np.ones(self._actions), [np.inf]]).astype(np.float32)
         self.observation_space = spaces.Box(low, high, dtype=np.float32)
@@ -165,7 +165,7 @@ class _AppendActionReward(gym.Wrapper[Any, Any, Any, Any]):
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
         obs, reward, terminated, truncated, info = self.env.step(action)
         longer = self._append(obs)
-        longer[self._size + int(action)] = 1.0  # actions count from 0: the factory has seen to it
+        longer[self._size + int(action) - self._first] = 1.0
         longer[-1] = float(reward)
         return longer, reward, terminated, truncated, info
 
@@ -173,19 +173,6 @@ class _AppendActionReward(gym.Wrapper[Any, Any, Any, Any]):
         longer = np.zeros(self._size + self._actions + 1, np.float32)
         longer[: self._size] = obs
         return longer
-
-
-class ZeroBasedActions(gym.ActionWrapper[Any, Any, Any]):
-    """Discrete(n, start=k) as Discrete(n): networks count actions from 0. The factory adds it where k is not 0."""
-
-    def __init__(self, env: AnyEnv) -> None:
-        super().__init__(env)
-        assert isinstance(env.action_space, spaces.Discrete)
-        self._start = int(env.action_space.start)
-        self.action_space = spaces.Discrete(int(env.action_space.n))
-
-    def action(self, action: Any) -> Any:
-        return action + self._start
 
 
 def _is_whole(value: object, least: int) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from rl_training.envs.spaces import first_action
 from rl_training.errors import UserError
 from rl_training.models.actor_critic import ActorCritic
 from rl_training.models.network import CoreState, Network
@@ -30,12 +31,14 @@ class Policy:
         else:
             self._behaviour = EpsilonGreedy(lambda _: epsilon, num_actions=spaces["num_actions"], learning_starts=0, seed=seed)
         self._shape = tuple(spaces["obs_shape"])
+        self._first_action = first_action(spaces["action"])
 
     def _batch(self, obs: Any) -> tuple[Array, bool]:
-        array = np.asarray(obs, dtype=self.spaces["obs_dtype"])
+        try:
+            array = read_observation(obs, self._shape, self.spaces["obs_dtype"], batch=True)
+        except UserError as error:
+            raise UserError(f"an observation {error}") from None
         single = array.shape == self._shape
-        if not single and array.shape[1:] != self._shape:
-            raise UserError(f"an observation must have shape {self._shape} (or a batch of them), got {array.shape}")
         batch = array[None] if single else array
         return (batch if self.normalizer is None else self.normalizer.normalize(batch)), single
 
@@ -56,7 +59,7 @@ class Policy:
     def answer(self, obs: Any, state: CoreState | None = None, episode_start: Any = None) -> tuple[dict[str, Any], CoreState]:
         """The greedy action for one observation with the numbers it was chosen by, as JSON can hold them, and the state carried on."""
         numbers, state = self.numbers(read_observation(obs, self._shape, self.spaces["obs_dtype"]), state, episode_start)
-        action = self.network.greedy(numbers[None])[0].tolist()
+        action = (self.network.greedy(numbers[None])[0] + self._first_action).tolist()
         if isinstance(self.network, ActorCritic):
             return {"action": action, **self.network.distribution.describe(numbers)}, state
         return {"action": action, "q_values": numbers.tolist()}, state
@@ -74,15 +77,12 @@ class Policy:
         else:
             self._behaviour.begin(0, len(batch))
             actions = self._behaviour.to_env(self._behaviour.choose(numbers.cpu().numpy()))
+        actions = actions + self._first_action
         one = int(actions[0]) if actions.ndim == 1 else actions[0]
         return (one if single else actions), state
 
     def _step(self, batch: Array, state: CoreState | None, episode_start: Any, deterministic: bool) -> tuple[torch.Tensor, CoreState]:
-        if state is None:
-            state = self.network.initial_state(len(batch))
-        starts = np.zeros(len(batch), bool)
-        if episode_start is not None:
-            starts |= np.asarray(episode_start, bool)
+        state, starts = self._carried(state, len(batch)), _starts(episode_start, len(batch))
         obs, first = torch.from_numpy(batch).to(self._device), torch.from_numpy(starts).to(self._device)
         if deterministic:
             numbers, new_state = self.network.step(obs, state, first)
@@ -90,17 +90,38 @@ class Policy:
             numbers, new_state = self.network.step(obs, state, first, self.network.draw(self._generator, (len(batch),), "acting"))
         return numbers, new_state
 
+    def _carried(self, state: CoreState | None, batch_size: int) -> CoreState:
+        """The state to go on from, which must be one that `predict` gave for as many observations."""
+        fresh = self.network.initial_state(batch_size)
+        if state is None or (not len(fresh) and not len(state)):
+            return fresh
+        given, wanted = ([tuple(getattr(part, "shape", ())) for part in parts] for parts in (state, fresh))
+        if given != wanted:
+            raise UserError(f"the state must be one that predict gave for {batch_size} observations, of shapes {wanted}, got {given}")
+        return state
 
-def read_observation(value: Any, shape: tuple[int, ...], dtype: str) -> Array:
-    """One observation from plain lists and numbers that anybody wrote: shape, finiteness and range are checked, nothing is cut off."""
+
+def _starts(episode_start: Any, batch_size: int) -> Array:
+    starts = np.zeros(batch_size, bool)
     try:
-        array = np.asarray(value, np.float64)
+        starts |= np.asarray(False if episode_start is None else episode_start, bool)
     except (TypeError, ValueError):
-        raise UserError(f"must be a list of numbers of shape {shape}, got {value!r:.60}") from None
-    if array.shape != shape:
-        raise UserError(f"must have shape {shape}, got {array.shape}")
+        raise UserError(f"episode_start must be true or false for each of {batch_size} observations, got {episode_start!r:.60}") from None
+    return starts
+
+
+def read_observation(value: Any, shape: tuple[int, ...], dtype: str, *, batch: bool = False) -> Array:
+    """One observation (with `batch`, or several) from what anybody gave: shape, finiteness and range are checked, nothing is cut off."""
+    ready = isinstance(value, np.ndarray) and value.dtype == dtype
+    several = " (or a batch of them)" if batch else ""
+    try:
+        array = value if ready else np.asarray(value, np.float64)
+    except (TypeError, ValueError):
+        raise UserError(f"must be a list of numbers of shape {shape}{several}, got {value!r:.60}") from None
+    if array.shape != shape and not (batch and array.shape[1:] == shape):
+        raise UserError(f"must have shape {shape}{several}, got {array.shape}")
     with np.errstate(over="ignore", invalid="ignore"):
-        read = array.astype(dtype)
+        read: Array = array if ready else array.astype(dtype)
     if not np.isfinite(array).all() or not np.isfinite(read).all():
         raise UserError(f"must be finite numbers, got {value!r:.60}")
     if not np.issubdtype(read.dtype, np.floating) and not np.array_equal(read, array):
