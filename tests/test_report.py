@@ -85,6 +85,32 @@ def test_runs_of_one_config_are_one_group_and_groups_are_told_apart(tmp_path: Pa
     assert data["summary"] == "3 runs, 2 configs on 1 task"
 
 
+def test_a_seed_that_was_run_twice_is_counted_once(tmp_path: Path) -> None:
+    """The run that went furthest stands for it: b was cut at step 100, c is a repetition of a and the later one."""
+    for name, seed in (("a", 1), ("b", 1), ("c", 1), ("d", 2), ("e", 3)):
+        write_run(tmp_path / name, seed=seed)
+    cut = tmp_path / "b" / "metrics.jsonl"
+    cut.write_text(cut.read_text().splitlines()[0])
+    asked: list[list[float]] = []
+
+    class Asked(Statistics):
+        def iqm(self, scores: Any) -> Any:
+            asked.append(list(scores))
+            raise KeyError
+
+    data = page_data(list(find_runs([tmp_path])), Asked())
+    assert len(data["groups"]) == 1 and [run["counted"] for run in data["runs"]] == [False, False, True, True, True]
+    assert asked[0] == [-101.0, -102.0, -103.0]  # best of c, d and e: three seeds
+    assert data["summary"] == "5 runs, 1 config on 1 task; 2 repeat a seed and are not counted"
+
+
+def test_two_seeds_are_too_few_for_an_interval_however_often_they_are_run(tmp_path: Path) -> None:
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        write_run(tmp_path / name, seed=seed)
+    (group,) = page_data(list(find_runs([tmp_path])), Statistics({}))["groups"]
+    assert "intervals" not in group
+
+
 def test_stored_intervals_are_shown_and_no_others(tmp_path: Path) -> None:
     folder = write_records(tmp_path / "records")
     write_report([folder], tmp_path / "page.html")
@@ -240,6 +266,15 @@ def test_it_draws_curves_with_bands_and_hides_them(page: Browser) -> None:
     page.run("task.value = 'Acrobot-v1'; task.onchange()")
     assert count(page, "#curves .line") == 1
     assert page.problems == []
+
+
+def test_it_counts_seeds(page: Browser, tmp_path: Path) -> None:
+    assert texts(page, "#groups tbody td:nth-child(3)") == ["3", "3", "1"]
+    write_run(tmp_path / "runs" / "evil again", seed=1, tag=EVIL)
+    write_report([tmp_path / "records", tmp_path / "runs"], tmp_path / "page.html")
+    page.open(tmp_path / "page.html")
+    assert texts(page, "#groups tbody td:nth-child(3)") == ["3", "3", "1"]
+    assert sorted(texts(page, "#runs tbody td:nth-child(5)")) == ["1", "1", "1", "1 (again)", "2", "2", "3", "3"]
 
 
 def test_moving_over_the_curves_reads_them(page: Browser) -> None:

@@ -12,12 +12,14 @@ import yaml
 import ledger_runs
 from rl_training.cli import main
 from rl_training.errors import RunError, UserError
-from rl_training.experiment.config import load_config
-from rl_training.experiment.registry import algorithm_names
+from rl_training.experiment.config import load_config, shipped_configs
+from rl_training.experiment.registry import algorithm_names, get_algorithm_spec
+from rl_training.experiment.settings import ValueSettings
 from rl_training.ledger.records import Record
 from rl_training.ledger.runner import Outcome, Work
 from rl_training.ledger.suites import Plan
-from rl_training.ledger.tune import Search, make_search, space_of, tune
+from rl_training.ledger.tune import RATIO, Search, make_search, rounds, space_of, tune
+from rl_training.runtime.setup import planned_updates
 
 BASE: dict[str, Any] = {
     "algo": "dqn",
@@ -166,6 +168,49 @@ def test_every_row_has_a_space_whose_ends_are_configs(row: str) -> None:
     Search("", base, space_of(row).space, (1001,)).check()
 
 
+VALUE_CONFIGS = [name for name in shipped_configs() if issubclass(get_algorithm_spec(name.split("/")[0]).settings, ValueSettings)]
+
+
+@pytest.mark.parametrize("name", VALUE_CONFIGS)
+def test_a_shipped_space_asks_for_at_most_one_update_a_step(name: str) -> None:
+    """A config of 128 updates in rounds of 256 steps would make 32,128 of them in 3,000 steps, if the rounds alone became shorter."""
+    config = load_config(name)
+    found = Search(name, yaml.safe_load(config.to_yaml()), space_of(config.algo).space, (1001,))
+    for ratio in found.space[RATIO].choices:
+        (plan,) = found.plans(0, {RATIO: ratio})
+        settings = plan.config.settings
+        assert isinstance(settings, ValueSettings) and settings.gradient_steps / settings.train_frequency == ratio
+        updates = planned_updates(plan.config)
+        assert updates is not None and updates <= config.total_timesteps * ratio
+
+
+@pytest.mark.parametrize(
+    ("ratio", "frequency", "expected"),
+    [
+        (0.5, 256, (256, 128)),
+        (0.125, 256, (256, 32)),
+        (0.125, 2, (8, 1)),
+        (1, 1, (1, 1)),
+        (2, 1, (1, 2)),
+        (0.3, 4, (4, 1)),
+        (0.1, 4, (10, 1)),
+    ],
+)
+def test_the_ratio_decides_both_settings(ratio: float, frequency: int, expected: tuple[int, int]) -> None:
+    assert rounds(ratio, frequency) == expected
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_best_config_holds_what_the_ratio_decided() -> None:
+    Path("base.yaml").write_text(
+        yaml.safe_dump({**BASE, "algo_kwargs": {**BASE["algo_kwargs"], "train_frequency": 8, "gradient_steps": 4}})
+    )
+    Path("space.yaml").write_text(yaml.safe_dump({"space": {RATIO: {"choices": [0.25]}}}))
+    assert "updates_per_step=0.25" in run(1)[0]
+    found = yaml.safe_load(Path("best.yaml").read_text())
+    assert RATIO not in found and (found["algo_kwargs"]["train_frequency"], found["algo_kwargs"]["gradient_steps"]) == (8, 2)
+
+
 @pytest.mark.parametrize(
     ("arguments", "space", "message"),
     [
@@ -177,6 +222,15 @@ def test_every_row_has_a_space_whose_ends_are_configs(row: str) -> None:
         ([], {"space": {"algo_kwargs.gamma": {"low": 0, "high": 1, "log": True}}}, "only above 0"),
         ([], {"space": {"algo_kwargs.gamma": {"low": 0, "high": 1, "choices": [1]}}}, "either choices or low and high"),
         ([], {"space": {"algo_kwargs.gamma": {"low": 0.5, "high": 2.0}}}, "2.0 cannot be tried"),
+        ([], {"space": {RATIO: {"low": 0.0, "high": 1.0}}}, "0.0 cannot be tried (updates_per_step must be a number above 0"),
+        ([], {"space": {RATIO: {"choices": ["much"]}}}, "'much' cannot be tried"),
+        ([], {"space": {RATIO: {"low": 1, "high": 2}, "algo_kwargs.gradient_steps": {"low": 1, "high": 2}}}, "search one of them"),
+        (["--config", "configs/ppo/cartpole.yaml"], {"space": {RATIO: {"low": 1, "high": 2}}}, "is of rows that learn from replay"),
+        (
+            ["--config", "configs/dqn/cartpole.yaml"],
+            {"space": {"algo_kwargs.train_frequency": {"choices": [1, 2, 4]}}},
+            "space: algo_kwargs.train_frequency: the config makes 128 updates a round, however short a round is; search updates_per_step",
+        ),
         ([], {"space": {}}, "space.yaml: space"),
         ([], {"spice": {}}, "spice is not a key of a space"),
         ([], [1], "space.yaml: must hold"),

@@ -49,6 +49,10 @@ class RunView:
         return " ".join([str(self.config.get("env_id", "?")), *changes])
 
     @property
+    def last_step(self) -> int:
+        return max((curve[-1][0] for curve in (self.evaluation, self.training) if curve), default=0)
+
+    @property
     def identity(self) -> str:
         """Runs that differ in nothing but their seed and circumstances have the same."""
         same = {key: value for key, value in self.config.items() if key not in CIRCUMSTANCES}
@@ -185,17 +189,30 @@ def page_data(runs: Sequence[RunView], statistics: Statistics) -> dict[str, Any]
     groups: dict[str, list[int]] = {}
     for index, run in enumerate(runs):
         groups.setdefault(run.identity, []).append(index)
+    counted = {index for members in groups.values() for index in _one_per_seed(runs, members)}
     titles = _titles([[runs[index] for index in members] for members in groups.values()])
     group_of = {index: number for number, members in enumerate(groups.values()) for index in members}
     tasks = {run.task for run in runs}
     counts = [f"{len(runs)} run{'s'[: len(runs) != 1]}", f"{len(groups)} config{'s'[: len(groups) != 1]}"]
+    again = f"; {len(runs) - len(counted)} repeat a seed and are not counted" if len(counted) < len(runs) else ""
     return {
-        "summary": f"{', '.join(counts)} on {len(tasks)} task{'s'[: len(tasks) != 1]}",
+        "summary": f"{', '.join(counts)} on {len(tasks)} task{'s'[: len(tasks) != 1]}{again}",
         "groups": [
-            _group(title, [runs[index] for index in members], statistics) for title, members in zip(titles, groups.values(), strict=True)
+            _group(title, [runs[index] for index in members if index in counted], statistics)
+            for title, members in zip(titles, groups.values(), strict=True)
         ],
-        "runs": [_run(run, group_of[index]) for index, run in enumerate(runs)],
+        "runs": [{**_run(run, group_of[index]), "counted": index in counted} for index, run in enumerate(runs)],
     }
+
+
+def _one_per_seed(runs: Sequence[RunView], members: Sequence[int]) -> Iterator[int]:
+    """Of runs of one config: for each seed the one that went furthest, the last of those. A seed that was run twice is one sample."""
+    furthest: dict[str, int] = {}
+    for index in members:
+        seed = json.dumps(runs[index].config.get("seed", f"none: {index}"), default=str)
+        if seed not in furthest or runs[index].last_step >= runs[furthest[seed]].last_step:
+            furthest[seed] = index
+    return iter(furthest.values())
 
 
 def _group(title: str, runs: Sequence[RunView], statistics: Statistics) -> dict[str, Any]:

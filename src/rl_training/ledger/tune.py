@@ -7,6 +7,7 @@ episodes. The study is a file of JSON lines: the same command goes on with it un
 from __future__ import annotations
 
 import json
+import math
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from rl_training.errors import ConfigError, RunError, UserError
 from rl_training.experiment.config import Override, build_config, find_config
 from rl_training.experiment.explain import one_line
 from rl_training.experiment.files import failing_as_run_error, write_text
+from rl_training.experiment.settings import ValueSettings
 from rl_training.experiment.yaml_text import parse_yaml
 from rl_training.ledger.display import Display
 from rl_training.ledger.records import Policy
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     import optuna
 
 SHIPPED_SPACES = Path(__file__).resolve().parent.parent / "assets" / "spaces"
+RATIO = "updates_per_step"
+"""A key of a space that is none of a config: updates per environment step. It decides `gradient_steps` and `train_frequency` together."""
 
 
 class Range(BaseModel):
@@ -70,12 +74,26 @@ class Range(BaseModel):
 
 
 class Space(BaseModel):
-    """A space file: dotted keys of a config, each with its range. `rows` are those a shipped one is for."""
+    """A space file: dotted keys of a config, or `updates_per_step`, each with its range. `rows` are those a shipped one is for."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     rows: Annotated[tuple[str, ...], BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)] = ()
     space: Annotated[dict[str, Range], Field(min_length=1)]
+
+
+FREQUENCY, UPDATES = "algo_kwargs.train_frequency", "algo_kwargs.gradient_steps"
+
+
+def rounds(ratio: Any, frequency: int) -> tuple[int, int]:
+    """`train_frequency` and `gradient_steps` of so many updates per step: rounds stay as long as they are, unless they would be empty.
+
+    0.5 with rounds of 256 steps is 128 updates in each; 0.125 with rounds of 2 steps is one update every 8.
+    """
+    if isinstance(ratio, bool) or not isinstance(ratio, (int, float)) or not 0 < ratio < math.inf:
+        raise ConfigError(f"{RATIO} must be a number above 0, got {ratio!r}")
+    updates = round(ratio * frequency)
+    return (frequency, updates) if updates >= 1 else (round(1 / ratio), 1)
 
 
 @dataclass(frozen=True)
@@ -92,7 +110,7 @@ class Search:
     def plans(self, number: int, choice: Mapping[str, Any]) -> tuple[Plan, ...]:
         """The runs of trial `number`."""
         source = f"trial {number}"
-        changes = {"device": "cpu", "threads": 1, **choice}
+        changes = {"device": "cpu", "threads": 1, **self.changes(choice)}
         plans = []
         for seed in self.seeds:
             overrides = [Override(key, value, source) for key, value in {**changes, "seed": seed}.items()]
@@ -100,8 +118,25 @@ class Search:
             plans.append(Plan(f"trial{number}__{config.algo}__seed{seed}", "tune", "", "", self.config_file, config, self.episodes))
         return tuple(plans)
 
+    def changes(self, choice: Mapping[str, Any]) -> dict[str, Any]:
+        """A choice as keys of a config."""
+        changes = {key: value for key, value in choice.items() if key != RATIO}
+        if RATIO in choice:
+            settings = build_config(self.base, source=self.config_file).settings
+            if not isinstance(settings, ValueSettings):
+                raise ConfigError(f"{RATIO} is of rows that learn from replay")
+            frequency = changes.get(FREQUENCY, settings.train_frequency)
+            changes |= dict(zip((FREQUENCY, UPDATES), rounds(choice[RATIO], frequency), strict=True))
+        return changes
+
     def check(self) -> None:
         """Every end of every range makes a config: a key that does not exist is found before the first trial."""
+        settings = build_config(self.base, source=self.config_file).settings
+        updates = settings.gradient_steps if isinstance(settings, ValueSettings) else 1
+        if updates > 1 and FREQUENCY in self.space and not {RATIO, UPDATES} & self.space.keys():
+            raise ConfigError(f"space: {FREQUENCY}: the config makes {updates} updates a round, however short a round is; search {RATIO}")
+        if RATIO in self.space and UPDATES in self.space:
+            raise ConfigError(f"space: {RATIO} decides {UPDATES}: search one of them")
         for key, values in self.space.items():
             for value in values.ends:
                 try:
@@ -264,13 +299,13 @@ def _short(value: Any) -> str:
 
 def _best_yaml(search: Search, best: Any, complete: int) -> str:
     values = json.loads(json.dumps(search.base))
-    for key, values_of in search.space.items():
-        value = best.params[key]
+    choice = {key: json.loads(best.params[key]) if of.choices else best.params[key] for key, of in search.space.items()}
+    for key, value in search.changes(choice).items():
         *path, last = key.split(".")
         place = values
         for part in path:
             place = place.setdefault(part, {})
-        place[last] = json.loads(value) if values_of.choices else value
+        place[last] = value
     seeds = ", ".join(map(str, search.seeds))
     head = (
         f"# Found by `rl-training tune` from {search.config_file}: trial {best.number}, the best of {complete} by the mean return\n"

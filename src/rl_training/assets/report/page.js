@@ -203,7 +203,7 @@ function start() {
     const among = groups.filter((other) => other.task === group.task).indexOf(group);
     group.colour = COLOURS[among % COLOURS.length];
     group.dash = ["none", "7 4", "2 3"][Math.floor(among / COLOURS.length) % 3];
-    group.runs = runs.filter((run) => run.group === index);
+    group.runs = runs.filter((run) => run.group === index && run.counted); // one for each seed
     const scores = (policy) => group.runs.map((run) => run[policy]).filter((score) => score !== null);
     for (const policy of ["best", "final"]) {
       const found = scores(policy);
@@ -290,7 +290,7 @@ function start() {
       { key: "name", title: "run", cell: (run) => element("button", { type: "button", onclick: () => drawDetails(run) }, run.name) },
       { key: "algorithm", title: "algorithm" },
       { key: "task", title: "task" },
-      { key: "seed", title: "seed", number: true },
+      { key: "seed", title: "seed", number: true, cell: (run) => (run.counted ? show(run.seed) : `${show(run.seed)} (again)`) },
       { key: "steps", title: "steps", number: true },
       { key: "best", title: "best", number: true },
       { key: "final", title: "final", number: true },
