@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from checkpoint_files import edit
 from rl_training.data.generators import generator_state, load_generator_state
 from rl_training.runtime.workflows import resume_training, train
 from test_dqn_trainer_smoke import smoke_config
@@ -41,28 +41,31 @@ def test_a_state_of_another_device_leaves_the_seed(state: Any) -> None:
 
 def as_saved_on_cuda(checkpoint: Path) -> list[str]:
     """Every torch generator's state in a checkpoint becomes one of CUDA's; where they stood."""
-    manifest = json.loads((checkpoint / "manifest.json").read_text())
-    changed = []
+    changed: list[tuple[str, str]] = []
     for part in ("training", "replay"):
         tensors = load_file(checkpoint / f"{part}.safetensors")
         for name in [name for name in tensors if name.endswith("generator")]:
             tensors[name] = CUDA_STATE.clone()
+            changed.append((part, name))
+        save_file(tensors, checkpoint / f"{part}.safetensors")
+
+    def say(manifest: dict[str, Any]) -> None:
+        manifest["config"]["device"] = "cuda"
+        for part, name in changed:
             *path, last = name.split("/")
             node = manifest["state"][part]
             for key in path:
                 node = node[key]
             node[last] = {"$tensor": "uint8[16]"}
-            changed.append(name)
-        save_file(tensors, checkpoint / f"{part}.safetensors")
-    manifest["config"]["device"] = "cuda"
-    (checkpoint / "manifest.json").write_text(json.dumps(manifest))
-    return changed
+
+    edit(checkpoint, say)
+    return [name for _, name in changed]
 
 
 @pytest.mark.parametrize("algo", ["noisy_dqn", "drqn"])
 def test_a_run_of_a_gpu_goes_on_without_one(algo: str, tmp_path: Path) -> None:
     result = train(smoke_config(tmp_path, algo, total_timesteps=120))
     assert as_saved_on_cuda(result.checkpoint_path) == ["actor/generator", "learner/generator"]
-    with pytest.warns(RuntimeWarning, match="began on cuda and goes on on cpu"):
+    with pytest.warns(UserWarning, match="began on cuda and goes on on cpu"):
         resumed = resume_training(result.run_dir, total_timesteps=160, device="cpu")
     assert resumed.metrics["global_step"] == 160

@@ -154,6 +154,7 @@ def _summarise(returns: list[float], quiet: bool) -> None:
 def resume(
     checkpoint: str = CHECKPOINT,
     total_timesteps: int | None = TOTAL,
+    extend_schedule: bool = typer.Option(False, "--extend-schedule", help="Schedules run over the new total, not the original one."),
     device: str | None = DEVICE,
     output_dir: str | None = typer.Option(None, "--output-dir", metavar="DIR", help="Where a checkpoint outside of a run goes on."),
     quiet: bool = QUIET,
@@ -161,7 +162,12 @@ def resume(
     """Go on with a run, exactly as if it had never stopped."""
     from rl_training.runtime import workflows
 
-    options: dict[str, Any] = {"total_timesteps": total_timesteps, "device": device, "output_dir": output_dir}
+    options: dict[str, Any] = {
+        "total_timesteps": total_timesteps,
+        "extend_schedule": extend_schedule,
+        "device": device,
+        "output_dir": output_dir,
+    }
     _report(workflows.resume_training(checkpoint, **options, quiet=quiet), quiet)
 
 

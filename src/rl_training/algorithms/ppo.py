@@ -134,7 +134,10 @@ class PPO:
     # A rollout
 
     def learn(self, rollout: RolloutBuffer, *, global_step: int) -> UpdateResult:
-        """`update_epochs` passes over the rollout's minibatches, or fewer where `target_kl` stops them."""
+        """`update_epochs` passes over the rollout's minibatches, or fewer where `target_kl` stops them.
+
+        global_step: where the rollout began; its schedules stand there throughout.
+        """
         if not rollout.num_transitions:  # nothing but reset steps
             return UpdateResult({}, 0)
         with evaluating(self.actor_critic):  # as it acted

@@ -61,10 +61,18 @@ class ManagedAlgorithm:
         self._goes_on_in_place = True
         self._policy: Policy | None = None
 
-    def learn(self, total_timesteps: int | None = None, *, callbacks: Sequence[Callback] = (), quiet: bool = True) -> TrainResult:
+    def learn(
+        self,
+        total_timesteps: int | None = None,
+        *,
+        extend_schedule: bool = False,
+        callbacks: Sequence[Callback] = (),
+        quiet: bool = True,
+    ) -> TrainResult:
         """Trains `total_timesteps` more environment steps (None: up to the config's total) and returns the result.
 
         A later call goes on exactly where the last one stopped; ε, β and the learning rate keep the schedule of the config's total.
+        With `extend_schedule` they run over what this call makes the total, so that the rate at step t is that of t / new total.
         """
         from rl_training.runtime import workflows
 
@@ -78,7 +86,8 @@ class ManagedAlgorithm:
             elif self._total_is_unsaid:
                 config = self.config = self.config.replace(total_timesteps=total_timesteps)
             else:
-                config = self.config.replace(total_timesteps=total_timesteps, schedule_timesteps=self.config.horizon)
+                horizon = total_timesteps if extend_schedule else self.config.horizon
+                config = self.config.replace(total_timesteps=total_timesteps, schedule_timesteps=horizon)
             result = workflows.train(config, callbacks=watched, env=self._env, quiet=quiet)
         else:
             from rl_training.experiment.checkpointing import find_run, open_checkpoint
@@ -87,8 +96,8 @@ class ManagedAlgorithm:
             end = max(step, self.config.total_timesteps) if total_timesteps is None else step + total_timesteps
             with self._place_to_go_on() as path:
                 new_in = self.config.output_dir if find_run(path) is None else None
-                options: dict[str, Any] = {"total_timesteps": end, "output_dir": new_in, "env": self._env}
-                result = workflows.resume_training(path, callbacks=watched, quiet=quiet, **options)
+                where: dict[str, Any] = {"total_timesteps": end, "extend_schedule": extend_schedule, "output_dir": new_in, "env": self._env}
+                result = workflows.resume_training(path, callbacks=watched, quiet=quiet, **where)
         self.checkpoint_path, self._goes_on_in_place, self._total_is_unsaid = result.checkpoint_path, True, False
         return result
 

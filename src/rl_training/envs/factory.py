@@ -40,6 +40,7 @@ def make_envs(
     vectorization: Vectorization = "auto",
     seed_stream: str = "train",
     update_statistics: bool = True,
+    gamma: float = 0.99,
     watch: Callable[[gym.Env[Any, Any]], gym.Env[Any, Any]] | None = None,
 ) -> VectorEnvs:
     """Makes `num_envs` environments behind one adapter.
@@ -49,6 +50,7 @@ def make_envs(
     environment's own vector form, whose episodes restart on resume.
     seed_stream: another name, another sequence of episodes from the same seed; evaluation has its own.
     update_statistics: False freezes `normalize_observation` and `normalize_reward`, as evaluation must.
+    gamma: the discount of the returns that `normalize_reward` scales by, unless its own arguments say one.
     watch: wraps each environment outside the named wrappers, such as a recorder (not with `native`).
     """
     kwargs = dict(env_kwargs or {})
@@ -76,7 +78,7 @@ def make_envs(
         seed=seed,
         seed_stream=seed_stream,
         observation_normalizer=_observation_normalizer(vector_env, wrappers, update_statistics),
-        reward_normalizer=None if wrappers.reward is None else RewardNormalizer(num_envs, **wrappers.reward, update=update_statistics),
+        reward_normalizer=_reward_normalizer(num_envs, wrappers, gamma, update_statistics),
     )
 
 
@@ -166,3 +168,9 @@ def _observation_normalizer(vector_env: VectorEnv[Any, Any, Any], wrappers: Wrap
     if not isinstance(space, gym.spaces.Box) or space.dtype == np.uint8:
         raise UserError(f"wrapper normalize_observation needs a Box observation of real numbers, not {space}; `flatten` makes one")
     return ObservationNormalizer(space.shape, **wrappers.observation, update=update)
+
+
+def _reward_normalizer(num_envs: int, wrappers: Wrappers, gamma: float, update: bool) -> RewardNormalizer | None:
+    if wrappers.reward is None:
+        return None
+    return RewardNormalizer(num_envs, **{"gamma": gamma, **wrappers.reward}, update=update)

@@ -21,7 +21,8 @@ def train_on_policy(run: Run, *, actor: Actor, learner: Any, rollout: RolloutBuf
             step = actor.step(before)
             clock.env_steps = before + int(np.count_nonzero(step.valid))
             if rollout.full:
-                result = learner.learn(rollout, global_step=clock.env_steps)
+                # Schedules are read where the rollout began: the first one learns at the configured rate, the last one not at its end.
+                result = learner.learn(rollout, global_step=clock.env_steps - rollout.num_transitions)
                 rollout.clear()
                 if result.num_gradient_steps:
                     run.updated(result)

@@ -23,6 +23,7 @@ from rl_training.runtime.accelerate import resolve_compile
 from rl_training.runtime.cadence import UpdatePlan
 from rl_training.runtime.devices import resolve_device, resolve_threads
 from rl_training.runtime.evaluator import Evaluation, evaluate
+from rl_training.runtime.sanity import check_sanity
 from rl_training.runtime.watching import Watch
 
 BACKENDS = {
@@ -145,8 +146,16 @@ def planned_updates(config: TrainConfig) -> int | None:
 def prepare(config: TrainConfig, env: EnvSource | None, *, small: bool) -> Setup:
     """Make the environments and resolve every `auto`. `small` says that the network is a small MLP."""
     source = env_source(config, env)
+    check_sanity(config)
     device, threads = resolve_device(config.device, small=small), resolve_threads(config.threads, small=small)
-    envs = make_envs(source, num_envs=config.num_envs, seed=config.seed, env_kwargs=config.env_kwargs, vectorization=config.vectorization)
+    envs = make_envs(
+        source,
+        num_envs=config.num_envs,
+        seed=config.seed,
+        env_kwargs=config.env_kwargs,
+        vectorization=config.vectorization,
+        gamma=getattr(config.settings, "gamma", 0.99),
+    )
     try:
         require_row_spaces(config.spec, envs)
         compiles = resolve_compile(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,7 @@ def resume_training(
     *,
     total_timesteps: int | None = None,
     device: str | None = None,
+    extend_schedule: bool = False,
     output_dir: str | Path | None = None,
     callbacks: Sequence[Callback] = (),
     env: EnvSource | None = None,
@@ -49,15 +51,18 @@ def resume_training(
 ) -> TrainResult:
     """Go on in the same run directory, exactly as if the run had never stopped.
 
-    `total_timesteps` is absolute and moves only the end: schedules keep the original total. A run with no checkpoint yet starts over.
+    `total_timesteps` is absolute and moves only the end: schedules keep the original total, which is also where a run ends that is not told
+    another. With `extend_schedule` they run over the new total, so that the rate at step t is that of t / new total. A run with no
+    checkpoint yet starts over.
     A checkpoint that stands in no run goes on in a new one, made in `output_dir`, or beside the checkpoint where that is not given.
     """
+    moved = partial(_moved, total_timesteps=total_timesteps, device=device, extend_schedule=extend_schedule)
     run_dir = find_run(path)
     if run_dir is None:
         checkpoint = open_checkpoint(path)
         checkpoint.require_for_resume()
         place = checkpoint.path.absolute().parent if output_dir is None else output_dir
-        config = _moved(checkpoint.config, checkpoint.step, total_timesteps, device).replace(output_dir=place)
+        config = moved(checkpoint.config, checkpoint.step).replace(output_dir=place)
         require_allowed_env(config.env_id, source=checkpoint.path, env=env)
         return _call_trainer(config, callbacks=_with_progress(callbacks, quiet), env=env, resume_from=checkpoint)
     if output_dir is not None:
@@ -65,10 +70,7 @@ def resume_training(
     held = RunDirectory.held(run_dir)  # before the checkpoint is chosen: another process may be about to remove it
     try:
         resume_from = _to_resume(path, held)
-        if resume_from is None:
-            config = _moved(held.config, 0, total_timesteps, device)
-        else:
-            config = _moved(resume_from.config, resume_from.step, total_timesteps, device)
+        config = moved(held.config, 0) if resume_from is None else moved(resume_from.config, resume_from.step)
         require_allowed_env(config.env_id, source=run_dir if resume_from is None else resume_from.path, env=env)
         return _call_trainer(config, callbacks=_with_progress(callbacks, quiet), env=env, resume_from=resume_from, goes_on_in=held)
     finally:
@@ -178,19 +180,29 @@ def _with_progress(callbacks: Sequence[Callback], quiet: bool) -> tuple[Callback
     return (*callbacks, Progress())
 
 
-def _moved(config: TrainConfig, step: int, total_timesteps: int | None, device: str | None) -> TrainConfig:
+def _moved(config: TrainConfig, step: int, *, total_timesteps: int | None, device: str | None, extend_schedule: bool) -> TrainConfig:
+    """The config a run goes on with from `step`."""
     changes: dict[str, Any] = {}
-    if total_timesteps is not None:
-        if total_timesteps < step:
-            raise ConfigError(f"total_timesteps is absolute and this checkpoint is at step {step} already, got {total_timesteps}")
-        changes = {"total_timesteps": total_timesteps, "schedule_timesteps": config.horizon}
+    if total_timesteps is None:
+        # A `learn(n)` that stopped short of its object's total left its own end in the config, and that total as the schedules'.
+        total = max(config.total_timesteps, config.horizon)
+    elif total_timesteps < step:
+        raise ConfigError(f"total_timesteps is absolute and this checkpoint is at step {step} already, got {total_timesteps}")
+    else:
+        total = total_timesteps
+    if total <= step:
+        text = f"the run is at its end already (step {step:,} of {total:,}): nothing is trained; a larger total_timesteps goes on"
+        warnings.warn(text, stacklevel=3)
+    horizon = total if extend_schedule else config.horizon
+    if (total, horizon) != (config.total_timesteps, config.horizon):
+        changes = {"total_timesteps": total, "schedule_timesteps": horizon}
     if device is not None:
         changes["device"] = device
         kinds = [name.partition(":")[0] for name in (config.device, device)]
         if "auto" not in kinds and kinds[0] != kinds[1]:
             # A generator's state is its device's own (data/generators.py).
             text = f"the run began on {kinds[0]} and goes on on {kinds[1]}: with other draws and rounding, not exactly as it was"
-            warnings.warn(text, RuntimeWarning, stacklevel=3)
+            warnings.warn(text, stacklevel=3)
     if config.compile is True and changes.get("device", config.device) == "cpu" and (missing := missing_toolchain()) is not None:
         # `auto` may have turned it on, on another machine
         warnings.warn(f"the run goes on without compiling, with other rounding: {missing}", RuntimeWarning, stacklevel=3)
