@@ -97,6 +97,7 @@ def test_workers_outlive_an_interrupt_so_that_a_checkpoint_can_be_saved() -> Non
     assert len(workers) == 2
     for worker in workers:
         os.kill(worker.pid or 0, signal.SIGINT)
+        os.kill(worker.pid or 0, signal.SIGTERM)
     envs.step(np.zeros(2, np.int64))
     assert envs.state_dict()["action_counts"].tolist() == [1, 1]
     envs.close()

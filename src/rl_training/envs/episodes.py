@@ -3,11 +3,14 @@
 Any deterministic Gymnasium environment is resumed exactly without pickling it: episode k of environment i always begins from the same
 seed, so the seed and the actions since the last reset *are* its state. `ReplayableEpisodes` is the outermost wrapper of each environment,
 inside the vector environment, so that it sees the resets an autoreset makes, in this process or in a worker.
+
+The record has a bound (`MAX_RECORDED`), since a continuing task never resets: an episode that is longer cannot be played again.
 """
 
 from __future__ import annotations
 
 import copy
+import warnings
 import zlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, SupportsFloat, TypedDict
@@ -19,6 +22,12 @@ from rl_training.errors import RunError
 
 if TYPE_CHECKING:
     from rl_training.types import Array
+
+MAX_RECORDED = 100_000
+"""The longest episode, in steps, whose actions are kept: several times the longest of Atari."""
+
+FAILURES = (Exception, SystemExit)
+"""What an environment's code may raise when it fails; `sys.exit` in it must not end a run in silence."""
 
 
 def episode_seed(seed: int, stream: str, env_index: int, episode: int) -> int:
@@ -50,11 +59,18 @@ class ReplayableEpisodes(gym.Wrapper[Any, Any, Any, Any]):
     """Seeds every episode, records its actions, plays a record again, and names the environment whose code fails.
 
     A discrete action reaches the environment as a Python int, whatever the backend hands over, so that a replay makes the very same calls.
+    record: False keeps no actions: nobody resumes an evaluation. max_steps: an episode that goes on after so many steps is cut there.
     """
 
-    def __init__(self, env: gym.Env[Any, Any], *, seed: int, stream: str, env_index: int) -> None:
+    def __init__(
+        self, env: gym.Env[Any, Any], *, seed: int, stream: str, env_index: int, record: bool = True, max_steps: int | None = None
+    ) -> None:
         super().__init__(env)
         self._seed, self._stream, self._env_index = seed, stream, env_index
+        self._most, self._max_steps = MAX_RECORDED if record else 0, max_steps
+        self._shape = env.observation_space.shape  # None for a Tuple or Dict, which no row takes
+        self._length = 0  # steps since the reset
+        self.cut_episodes: list[int] = []  # those that `max_steps` ended
         self._keep: Callable[[Any], Any] = int if isinstance(env.action_space, gym.spaces.Discrete) else np.array  # np.array copies
         self._actions: list[Any] = []
         self._reset_due = False  # a restored NEXT_STEP environment: the backend has forgotten that its next step is the reset step
@@ -76,7 +92,7 @@ class ReplayableEpisodes(gym.Wrapper[Any, Any, Any, Any]):
             obs, reward, terminated, truncated, info = self.step(action)
             episode_return += float(reward)
             ended = bool(terminated or truncated)
-        self.replay = Replay(episode_return=episode_return, length=len(self._actions), ended=ended)
+        self.replay = Replay(episode_return=episode_return, length=self._length, ended=ended)
         self._reset_due = record["ended"]
         return obs, info
 
@@ -85,35 +101,68 @@ class ReplayableEpisodes(gym.Wrapper[Any, Any, Any, Any]):
             obs, info = self._begin(None)
             return obs, 0.0, False, False, info
         action = self._keep(action)
-        self._actions.append(action)
+        self._length += 1
+        if self._length <= self._most:
+            self._actions.append(action)
         try:
             obs, reward, terminated, truncated, info = self.env.step(action)
-        except Exception as error:  # an environment may raise anything: it is chained, never swallowed
+        except FAILURES as error:  # an environment may raise anything: it is chained, never swallowed
             raise self._failure(error) from error
+        if type(obs) is not np.ndarray or obs.shape != self._shape:
+            self._require_shape(obs)
+        if self._length == self._max_steps and not (terminated or truncated):
+            truncated = True
+            self.cut_episodes.append(self.next_episode - 1)
         if terminated or truncated:
             obs = copy.deepcopy(obs)  # the reset that follows may write into the same array
         return obs, reward, terminated, truncated, info
 
-    def episode_record(self) -> tuple[int, Array]:
-        """The episode's number, and the actions [t, ...] since its reset."""
+    def close(self) -> None:
+        """What fails here is a warning: the run has what it needs, and an error that is on its way must not be hidden by this one."""
+        try:
+            super().close()
+        except FAILURES as error:
+            warnings.warn(f"environment {self._env_index} raised {one_line(error)} in close()", RuntimeWarning, stacklevel=2)
+
+    def episode_record(self) -> tuple[int, Array | None]:
+        """The episode's number, and the actions [t, ...] since its reset, or None where it is longer than what is kept."""
+        if self._length > self._most:
+            self._actions.clear()
+            return self.next_episode - 1, None
         actions = np.asarray(self._actions) if self._actions else np.zeros((0, *(self.action_space.shape or ())), self.action_space.dtype)
         return self.next_episode - 1, actions
 
     def _begin(self, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
         episode = self.next_episode
         self.next_episode += 1
-        self._actions = []
+        self._actions, self._length = [], 0
         self._reset_due = False
         try:
-            return self.env.reset(seed=episode_seed(self._seed, self._stream, self._env_index, episode), options=options or None)
-        except Exception as error:  # as above
+            obs, info = self.env.reset(seed=episode_seed(self._seed, self._stream, self._env_index, episode), options=options or None)
+        except FAILURES as error:  # as above
             raise self._failure(error) from error
+        self._require_shape(obs)
+        return obs, info
 
-    def _failure(self, error: Exception) -> RunError:
-        when = f"step {len(self._actions)}" if self._actions else "the reset"
-        return RunError(f"environment {self._env_index} raised {one_line(error)} in {when} of its episode {self.next_episode - 1}")
+    def _require_shape(self, obs: Any) -> None:
+        """NumPy would broadcast an observation of another shape into ours in silence."""
+        if self._shape is None:
+            return
+        try:
+            shape = np.shape(obs)
+        except ValueError as error:  # lists of unequal lengths
+            raise self._failure(error) from error
+        if shape != self._shape:
+            raise RunError(f"environment {self._env_index} gave an observation of shape {shape}, not {self._shape}, in {self._when}")
+
+    @property
+    def _when(self) -> str:
+        return f"{f'step {self._length}' if self._length else 'the reset'} of its episode {self.next_episode - 1}"
+
+    def _failure(self, error: BaseException) -> RunError:
+        return RunError(f"environment {self._env_index} raised {one_line(error)} in {self._when}")
 
 
-def one_line(error: Exception) -> str:
+def one_line(error: BaseException) -> str:
     """Type and message, for errors that are shown without a traceback."""
     return " ".join(f"{type(error).__name__}: {error}".split())

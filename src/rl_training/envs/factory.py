@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import difflib
 import importlib
-import os
-import signal
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias, get_args
 
 import gymnasium as gym
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from rl_training.envs import chain as _chain  # noqa: F401  (importing it registers rl_training/Chain-v0 and rl_training/MemoryChain-v0)
-from rl_training.envs.episodes import ReplayableEpisodes
+from rl_training.envs.episodes import FAILURES, ReplayableEpisodes, one_line
 from rl_training.envs.memory import POPGYM_PREFIX, import_popgym  # importing it registers rl_training/TMaze-v0
 from rl_training.envs.normalize import ObservationNormalizer, RewardNormalizer
 from rl_training.envs.serial import SerialVectorEnv
 from rl_training.envs.spaces import require_spaces
 from rl_training.envs.vector import VectorEnvs
+from rl_training.envs.workers import WorkerVectorEnv
 from rl_training.envs.wrappers import Wrappers, parse_wrappers
 from rl_training.errors import UserError
 
@@ -41,6 +40,8 @@ def make_envs(
     seed_stream: str = "train",
     update_statistics: bool = True,
     gamma: float = 0.99,
+    record: bool = True,
+    max_steps: int | None = None,
     watch: Callable[[gym.Env[Any, Any]], gym.Env[Any, Any]] | None = None,
 ) -> VectorEnvs:
     """Makes `num_envs` environments behind one adapter.
@@ -51,6 +52,7 @@ def make_envs(
     seed_stream: another name, another sequence of episodes from the same seed; evaluation has its own.
     update_statistics: False freezes `normalize_observation` and `normalize_reward`, as evaluation must.
     gamma: the discount of the returns that `normalize_reward` scales by, unless its own arguments say one.
+    record: False keeps no actions, without which nothing can be resumed. max_steps: where an episode is cut (neither with `native`).
     watch: wraps each environment outside the named wrappers, such as a recorder (not with `native`).
     """
     kwargs = dict(env_kwargs or {})
@@ -64,14 +66,8 @@ def make_envs(
     if vectorization == "native":
         vector_env = _make_native(source, num_envs, kwargs, wrappers)
     else:
-        makers = [EnvMaker(source, kwargs, wrappers, seed, seed_stream, index, watch) for index in range(num_envs)]
-        if vectorization == "auto":
-            vector_env = SerialVectorEnv(makers)
-        elif vectorization == "sync":
-            vector_env = SyncVectorEnv(makers, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
-        else:
-            workers = [InWorker(maker, os.getpid()) for maker in makers]
-            vector_env = AsyncVectorEnv(workers, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
+        maker = EnvMaker(source, kwargs, wrappers, seed, seed_stream, 0, record, max_steps, watch)
+        vector_env = _vectorize([replace(maker, index=index) for index in range(num_envs)], vectorization)
     return VectorEnvs(
         vector_env,
         replayable=vectorization != "native",
@@ -90,11 +86,11 @@ def find_env(env_id: str) -> EnvSpec:
     elif module:
         try:
             importlib.import_module(module)
-        except ImportError as error:
-            raise UserError(f"environment {env_id}: module {module} cannot be imported: {error}") from error
+        except FAILURES as error:  # a module may raise anything
+            raise UserError(f"environment {env_id}: module {module} cannot be imported: {one_line(error)}") from error
     try:
         return gym.spec(name)
-    except gym.error.Error as error:
+    except Exception as error:  # Gymnasium's own, and others where the name is an odd one
         near = difflib.get_close_matches(name, gym.registry, n=1, cutoff=0.4)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise UserError(f"no environment is registered as {name!r}{hint} (`module:Id` imports the module that registers it)") from error
@@ -110,27 +106,29 @@ class EnvMaker:
     seed: int
     seed_stream: str
     index: int
+    record: bool = True
+    max_steps: int | None = None
     watch: Callable[[gym.Env[Any, Any]], gym.Env[Any, Any]] | None = None
 
     def __call__(self) -> gym.Env[Any, Any]:
         env = self.wrappers.apply(_make_one(self.source, self.kwargs))
         if self.watch is not None:
             env = self.watch(env)
-        return ReplayableEpisodes(env, seed=self.seed, stream=self.seed_stream, env_index=self.index)
+        how: dict[str, Any] = {"record": self.record, "max_steps": self.max_steps}
+        return ReplayableEpisodes(env, seed=self.seed, stream=self.seed_stream, env_index=self.index, **how)
 
 
-@dataclass(frozen=True)
-class InWorker:
-    """Leaves signals to the main process: Ctrl-C reaches every process of a terminal, and saving the checkpoint then needs the workers."""
-
-    make: EnvMaker
-    main_pid: int
-
-    def __call__(self) -> gym.Env[Any, Any]:
-        if os.getpid() != self.main_pid:  # Gymnasium also makes one here, to read its spaces
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)  # not the main process's handler, which a fork inherits
-        return self.make()
+def _vectorize(makers: list[EnvMaker], vectorization: Vectorization) -> VectorEnv[Any, Any, Any]:
+    try:
+        if vectorization == "auto":
+            return SerialVectorEnv(makers)
+        if vectorization == "sync":
+            return SyncVectorEnv(makers, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
+        return WorkerVectorEnv(makers)
+    except UserError:
+        raise
+    except Exception as error:  # Gymnasium's, of spaces that differ or that it cannot batch
+        raise UserError(f"the environments cannot be stepped together: {one_line(error)}") from error
 
 
 def _make_one(source: EnvSpec | Callable[..., gym.Env[Any, Any]], kwargs: dict[str, Any]) -> gym.Env[Any, Any]:
@@ -139,11 +137,14 @@ def _make_one(source: EnvSpec | Callable[..., gym.Env[Any, Any]], kwargs: dict[s
         env = gym.make(source, **kwargs) if isinstance(source, EnvSpec) else source(**kwargs)
     except UserError:
         raise
-    except (TypeError, ValueError, AssertionError, KeyError, AttributeError, ImportError, gym.error.Error) as error:
+    except FAILURES as error:  # a constructor may raise anything
         with_kwargs = f" with env_kwargs {kwargs}" if kwargs else ""
-        raise UserError(f"environment {name} cannot be made{with_kwargs}: {error}") from error
+        raise UserError(f"environment {name} cannot be made{with_kwargs}: {one_line(error)}") from error
     if not isinstance(env, gym.Env):
         raise UserError(f"{name} must return a gymnasium.Env, not {type(env).__name__}")
+    for space in ("observation_space", "action_space"):
+        if not isinstance(getattr(env, space, None), gym.Space):
+            raise UserError(f"environment {name} has no {space}")
     return env
 
 
@@ -157,8 +158,8 @@ def _make_native(source: Any, num_envs: int, kwargs: dict[str, Any], wrappers: W
         raise UserError(f"vectorization: native cannot wrap single environments ({names}): use vectorization auto, sync or async")
     try:
         return gym.make_vec(source, num_envs=num_envs, vectorization_mode="vector_entry_point", **kwargs)
-    except (TypeError, ValueError, AssertionError, ImportError, gym.error.Error) as error:
-        raise UserError(f"environment {source.id} cannot be made natively with env_kwargs {kwargs}: {error}") from error
+    except FAILURES as error:
+        raise UserError(f"environment {source.id} cannot be made natively with env_kwargs {kwargs}: {one_line(error)}") from error
 
 
 def _observation_normalizer(vector_env: VectorEnv[Any, Any, Any], wrappers: Wrappers, update: bool) -> ObservationNormalizer | None:

@@ -15,7 +15,6 @@ Keep them as long as you like, and do not write to them: `final_obs` *is* `obs` 
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
@@ -24,7 +23,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from rl_training.envs.episodes import EpisodeRecord, Replay, episode_seed, one_line
+from rl_training.envs.episodes import FAILURES, MAX_RECORDED, EpisodeRecord, Replay, episode_seed, one_line
 from rl_training.envs.normalize import ObservationNormalizer, RewardNormalizer
 from rl_training.envs.spaces import describe_action_space, first_action
 from rl_training.errors import CheckpointError, RunError, UserError
@@ -33,7 +32,10 @@ from rl_training.types import EnvStep, Episode, State
 if TYPE_CHECKING:
     from rl_training.types import Array
 
+TOO_LONG = f"is in an episode of more than {MAX_RECORDED:,} steps, whose actions are not kept: on resume a fresh episode begins there"
 RESTARTS = "episodes under way restart on resume: this backend cannot play them again"
+LARGEST = float(np.finfo(np.float32).max)  # rewards are float32 wherever they are learned from
+UNSUSPICIOUS = 1e76  # Σ r² below this: every reward is finite, in float32 too
 
 
 class Restored(NamedTuple):
@@ -56,6 +58,8 @@ class VectorEnvs:
 
     `replayable` says that every environment is wrapped in `ReplayableEpisodes`: then `state_dict` holds each episode's number and actions,
     and `load_state_dict` plays them again. Otherwise `seed` seeds each `reset`, and episodes restart on resume (`resume_note` says so).
+
+    What fails before the first step is a UserError: these environments cannot be used. Later it is a RunError.
     """
 
     def __init__(
@@ -89,10 +93,8 @@ class VectorEnvs:
         self._all.flags.writeable = self._none.flags.writeable = False
         self._waiting: Array | None = None  # [E] bool, NEXT_STEP: those whose next step is a reset step
         self._floats = self._dtype is not None and np.issubdtype(self._dtype, np.floating)
-        # One buffer for both finite checks, so that a step counts once: rewards [E], then observations [E, ...]
-        shape = (num, *(self.single_observation_space.shape or ()))
-        self._finite_all = np.ones(num + math.prod(shape) * self._floats, np.bool_)
-        self._finite = self._finite_all[:num], self._finite_all[num:].reshape(shape if self._floats else 0)
+        self._shape = (num, *(self.single_observation_space.shape or ()))
+        self._finite = np.ones(self._shape if self._floats else 0, np.bool_)  # observations [E, ...]
         self._returns = np.zeros(num, np.float64)
         self._tick = 0  # vector steps; an episode's length is the ticks since it began
         self._began = np.zeros(num, np.int64)
@@ -123,13 +125,13 @@ class VectorEnvs:
             actions = actions + self._first_action
         try:
             raw, rewards, terminated, truncated, infos = self._env.step(actions)
+            rewards = np.asarray(rewards, np.float64)
         except RunError:
             raise
-        except Exception as error:  # a backend without our wrapper may raise anything: it is chained, never swallowed
+        except FAILURES as error:  # a backend without our wrapper may raise anything: it is chained, never swallowed
             raise RunError(f"the environments raised {one_line(error)} at vector step {self._tick + 1}") from error
         self._tick += 1
-        obs = np.array(raw, self._dtype)  # copies: the backend may reuse its arrays
-        rewards = np.asarray(rewards, np.float64)
+        obs = self._read(raw)
         final_obs, valid, is_first = obs, self._all, self._none
         episodes: tuple[Episode, ...] = ()
         some_ended = np.count_nonzero(terminated) or np.count_nonzero(truncated)
@@ -146,11 +148,10 @@ class VectorEnvs:
                 terminated[is_first] = truncated[is_first] = False
             self._began[is_first] = self._tick
         self._returns += rewards
-        np.isfinite(rewards, out=self._finite[0])
         if self._floats:
-            np.isfinite(obs, out=self._finite[1])
-        if np.count_nonzero(self._finite_all) < self._finite_all.size:
-            self._require_finite("a reward", rewards)
+            np.isfinite(obs, out=self._finite)
+        if not rewards.dot(rewards) < UNSUSPICIOUS or np.count_nonzero(self._finite) < self._finite.size:
+            self._require_finite("a reward", rewards, np.abs(rewards) <= LARGEST)
             self._require_finite("an observation", obs)
 
         if some_ended and (ended := terminated | truncated).any():
@@ -174,7 +175,15 @@ class VectorEnvs:
         return EnvStep(obs, final_obs, rewards.astype(np.float32), terminated, truncated, is_first, valid, episodes)
 
     def close(self) -> None:
-        self._env.close()
+        """Never raises: whoever closes has done what it came for, or an error of its own to tell."""
+        try:
+            self._env.close()
+        except FAILURES as error:
+            warnings.warn(f"the environments raised {one_line(error)} in close()", RuntimeWarning, stacklevel=2)
+
+    def cut_episodes(self) -> tuple[list[int], ...]:
+        """For each environment, which of its episodes `max_steps` ended."""
+        return self._workers.call("cut_episodes") if self.exact_resume else tuple([] for _ in range(self.num_envs))
 
     # State
 
@@ -189,11 +198,21 @@ class VectorEnvs:
             "statistics": self.statistics(),
         }
         if self.exact_resume:
-            episodes, actions = zip(*self._workers.call("episode_record"), strict=True)
+            episodes, records = zip(*self._workers.call("episode_record"), strict=True)
+            kept = [actions for actions in records if actions is not None]
+            none = np.zeros((0, *(self.single_action_space.shape or ())), self.single_action_space.dtype)
             state["episodes"] = np.array(episodes, np.int64)
-            state["action_counts"] = np.array([len(played) for played in actions], np.int64)
-            state["actions"] = np.concatenate(actions)
+            state["action_counts"] = np.array([-1 if actions is None else len(actions) for actions in records], np.int64)
+            state["actions"] = np.concatenate(kept or [none])
+            self._note_lost([i for i, actions in enumerate(records) if actions is None])
         return state
+
+    def _note_lost(self, indices: list[int]) -> None:
+        """Says what resume can no longer promise, the first time it cannot."""
+        said = bool(self.resume_note)
+        self.resume_note = f"environment {_listed(indices)} {TOO_LONG}" if indices else ""
+        if indices and not said:
+            warnings.warn(self.resume_note, RuntimeWarning, stacklevel=2)
 
     def load_state_dict(self, state: State) -> Restored:
         """Brings every environment back to where it was saved; one that does not arrive there is said and begins a fresh episode."""
@@ -234,13 +253,14 @@ class VectorEnvs:
 
     def _replay(self, saved: dict[str, Array]) -> Array:
         """Plays the records again; returns [E] bool, who arrived at the saved observation, return and end."""
-        pieces = np.split(saved["actions"], np.cumsum(saved["action_counts"])[:-1])
+        kept = saved["action_counts"] >= 0
+        pieces = np.split(saved["actions"], np.cumsum(np.maximum(saved["action_counts"], 0))[:-1])
         records = [
             EpisodeRecord(episode=int(episode), actions=actions, ended=bool(ended))
             for episode, actions, ended in zip(saved["episodes"], pieces, saved["waiting"], strict=True)
         ]
         self._workers.set_attr("resume_from", records)
-        obs = np.array(self._guarded_reset(), self._dtype)
+        obs = self._read(self._guarded_reset())
         replays: tuple[Replay, ...] = self._workers.call("replay")
         restored = np.array(
             [
@@ -253,15 +273,18 @@ class VectorEnvs:
             ],
             np.bool_,
         )
-        if not restored.all():
-            lost = ", ".join(str(i) for i in np.flatnonzero(~restored))
+        restored &= kept
+        if not kept.all():
+            warnings.warn(f"environment {_listed(np.flatnonzero(~kept))} {TOO_LONG}", RuntimeWarning, stacklevel=3)
+        if not (restored | ~kept).all():
             warnings.warn(
-                f"environment {lost}: playing the saved episode again did not arrive at the saved observation (it is not deterministic); "
-                "a fresh episode begins there",
+                f"environment {_listed(np.flatnonzero(kept & ~restored))}: playing the saved episode again did not arrive at the saved "
+                "observation (it is not deterministic); a fresh episode begins there",
                 RuntimeWarning,
                 stacklevel=3,
             )
-            obs[~restored] = np.array(self._guarded_reset(options={"reset_mask": ~restored}), self._dtype)[~restored]
+        if not restored.all():
+            obs[~restored] = self._read(self._guarded_reset(options={"reset_mask": ~restored}))[~restored]
         self._arrive(obs, ~restored)
         return restored
 
@@ -270,14 +293,28 @@ class VectorEnvs:
     def _guarded_reset(self, **kwargs: Any) -> Any:
         try:
             return self._env.reset(**kwargs)[0]
-        except RunError:
-            raise
-        except Exception as error:  # as in `step`
-            raise RunError(f"the environments raised {one_line(error)} in a reset") from error
+        except RunError as error:
+            raise self._failure(str(error)) from error
+        except FAILURES as error:  # as in `step`
+            raise self._failure(f"the environments raised {one_line(error)} in a reset") from error
+
+    def _failure(self, text: str) -> Exception:
+        return RunError(text) if self._tick else UserError(text)
+
+    def _read(self, raw: Any) -> Array:
+        """The backend's observations as ours: a copy, since it may reuse its arrays."""
+        if getattr(raw, "dtype", None) == self._dtype:
+            obs = np.array(raw)
+        else:
+            with np.errstate(over="ignore"):  # what float32 cannot hold is found and named afterwards
+                obs = np.array(raw, self._dtype)
+        if obs.shape != self._shape:
+            raise self._failure(f"the environments gave observations of shape {obs.shape}, not {self._shape}, at vector step {self._tick}")
+        return obs
 
     def _arrive(self, raw: Any, new: Array) -> Array:
         """Makes `raw` the current observations; `new` [E] are those the normaliser has not seen."""
-        self._raw = obs = np.array(raw, self._dtype)
+        self._raw = obs = self._read(raw)
         self._require_finite("an observation", obs)
         if self.observation_normalizer is not None:
             obs, _ = self.observation_normalizer.step(obs, obs, new, self._none)
@@ -298,29 +335,39 @@ class VectorEnvs:
             raise RunError(f"{self._env} resets in the same step but gives no infos['final_obs']: an episode's final observation is lost")
         final_obs = obs.copy()
         for i in np.flatnonzero(ended):
-            final_obs[i] = infos["final_obs"][i]
+            final = infos["final_obs"][i]
+            if np.shape(final) != self._shape[1:]:
+                raise RunError(f"environment {i} ended an episode with an observation of shape {np.shape(final)}, not {self._shape[1:]}")
+            final_obs[i] = final
         self._require_finite("an observation", final_obs)
         return final_obs
 
     def _reset_some(self, obs: Array, ended: Array) -> Array:
-        first = np.array(self._guarded_reset(options={"reset_mask": ended.copy()}), self._dtype)
+        first = self._read(self._guarded_reset(options={"reset_mask": ended.copy()}))
         obs = obs.copy()
         obs[ended] = first[ended]
         self._require_finite("an observation", obs)
         return obs
 
-    def _require_finite(self, what: str, values: Array) -> None:
-        """values: [E, ...]."""
-        finite = np.isfinite(values.reshape(self.num_envs, -1)).all(axis=1)
+    def _require_finite(self, what: str, values: Array, finite: Array | None = None) -> None:
+        """values: [E, ...]; finite: [E], where more is asked than that the values are."""
+        if finite is None:
+            finite = np.isfinite(values.reshape(self.num_envs, -1)).all(axis=1)
         if finite.all():
             return
         index = int(np.flatnonzero(~finite)[0])
         length = int(self._tick - self._began[index])
         step = int(self._finished[1, index]) + length
-        raise RunError(
-            f"environment {index} gave {what} that is not finite at its step {step} "
-            f"(step {length} of its episode {int(self._finished[0, index])}): {np.array2string(values[index], threshold=8)}"
+        shown = " ".join(np.array2string(values[index], threshold=8).split())
+        too_large = " in float32" if np.isfinite(values[index]).all() else ""
+        raise self._failure(
+            f"environment {index} gave {what} that is not finite{too_large} at its step {step} "
+            f"(step {length} of its episode {int(self._finished[0, index])}): {shown}"
         )
+
+
+def _listed(indices: Any) -> str:
+    return ", ".join(str(i) for i in indices)
 
 
 def _as_read(space: gym.Space[Any]) -> gym.Space[Any]:

@@ -16,6 +16,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+from rl_training.envs.episodes import FAILURES, one_line
 from rl_training.envs.normalize import ObservationNormalizer, RewardNormalizer
 from rl_training.errors import SpaceError, UserError
 from rl_training.types import Array
@@ -45,8 +46,8 @@ class Wrappers:
                 env = _TABLE[name](env, **arguments)
             except UserError:
                 raise
-            except (TypeError, ValueError, AssertionError) as error:
-                raise UserError(f"wrapper {name} cannot be used with {arguments}: {error}") from error
+            except FAILURES as error:  # a wrapper of the user's own may raise anything
+                raise UserError(f"wrapper {name} cannot be used with {arguments}: {one_line(error)}") from error
         return env
 
 

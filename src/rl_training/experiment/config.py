@@ -80,6 +80,7 @@ class TrainConfig(BaseModel):
     device: str = "auto"
     num_envs: Count = 1
     eval_episodes: Count = 5
+    eval_max_steps: Count = 27_000
     eval_interval: Steps = 5_000
     log_interval: Steps = 1_000
     checkpoint_interval: Steps = 10_000

@@ -65,6 +65,7 @@ _DESCRIPTIONS = {
     "device": "auto, cpu, cuda, cuda:<number> or mps.",
     "num_envs": "Environments stepped side by side.",
     "eval_episodes": "Greedy episodes an evaluation plays.",
+    "eval_max_steps": "Steps after which an episode of an evaluation is cut, and counted as it stands.",
     "eval_interval": "Environment steps between evaluations; 0: only at the end.",
     "log_interval": "Environment steps between records; 0: only at the end.",
     "checkpoint_interval": "Environment steps between checkpoints; 0: only at the end.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -22,6 +22,8 @@ class Evaluation(NamedTuple):
 
     returns: Array
     lengths: Array
+    cut: int = 0
+    """How many of them `max_steps` ended: they are counted as they stood then."""
 
     def metrics(self) -> dict[str, float]:
         return {
@@ -31,7 +33,12 @@ class Evaluation(NamedTuple):
             "eval_return_max": float(self.returns.max()),
             "eval_length_mean": float(self.lengths.mean()),
             "eval_episodes": len(self.returns),
+            "eval_cut_episodes": self.cut,
         }
+
+
+Evaluate: TypeAlias = Callable[[int, Callable[[], bool]], Evaluation]
+"""(number of episodes, whether somebody asks for the end) → greedy evaluation of the network as it is."""
 
 
 def quotas(num_episodes: int, num_envs: int) -> list[int]:
@@ -39,11 +46,24 @@ def quotas(num_episodes: int, num_envs: int) -> list[int]:
     return [num_episodes // num_envs + (i < num_episodes % num_envs) for i in range(num_envs)]
 
 
+class Stopped(Exception):
+    """Somebody asked for the evaluation's end before it came."""
+
+
 @torch.inference_mode()
 def evaluate(
-    network: Network, make_envs: Callable[[int], VectorEnvs], *, num_episodes: int, device: torch.device, max_envs: int = MAX_ENVS
+    network: Network,
+    make_envs: Callable[[int], VectorEnvs],
+    *,
+    num_episodes: int,
+    device: torch.device,
+    max_envs: int = MAX_ENVS,
+    asked: Callable[[], bool] = lambda: False,
 ) -> Evaluation:
-    """`num_episodes` greedy episodes in environments of their own, made anew so that each evaluation plays the same episodes."""
+    """`num_episodes` greedy episodes in environments of their own, made anew so that each evaluation plays the same episodes.
+
+    asked: looked at in every step; true ends the evaluation with `Stopped`.
+    """
     num_envs = min(num_episodes, max_envs)
     envs = make_envs(num_envs)
     quota = quotas(num_episodes, num_envs)
@@ -52,6 +72,8 @@ def evaluate(
     with contextlib.closing(envs), evaluating(network):
         obs, is_first, state = envs.reset(), np.ones(num_envs, bool), network.initial_state(num_envs)
         while open_envs:
+            if asked():
+                raise Stopped
             numbers, state = network.step(torch.from_numpy(obs).to(device), state, torch.tensor(is_first, device=device))
             step = envs.step(network.greedy(numbers.cpu().numpy()))
             for env_index, episode_return, length in step.episodes:
@@ -59,5 +81,6 @@ def evaluate(
                     played[env_index].append((episode_return, length))
                     open_envs -= len(played[env_index]) == quota[env_index]
             obs, is_first = step.obs, step.is_first
+        cut = sum(number < quota[i] for i, numbers in enumerate(envs.cut_episodes()) for number in numbers)
     counted = [episode for episodes in played for episode in episodes]
-    return Evaluation(np.array([r for r, _ in counted]), np.array([n for _, n in counted]))
+    return Evaluation(np.array([r for r, _ in counted]), np.array([n for _, n in counted]), cut)

@@ -22,7 +22,7 @@ from rl_training.models.network import Network
 from rl_training.runtime.accelerate import resolve_compile
 from rl_training.runtime.cadence import UpdatePlan
 from rl_training.runtime.devices import resolve_device, resolve_threads
-from rl_training.runtime.evaluator import Evaluation, evaluate
+from rl_training.runtime.evaluator import Evaluate, evaluate
 from rl_training.runtime.sanity import check_sanity
 from rl_training.runtime.watching import Watch
 
@@ -71,10 +71,10 @@ class Setup:
         self.envs.close()
         return ConfigError(f"{self.config.algo} learns with {wanted}, and the row's `network` gave a {type(network).__name__}")
 
-    def evaluator(self, network: Network) -> Callable[[int], Evaluation]:
-        """Number of episodes → greedy evaluation of `network` as it is then, with the training environments' statistics."""
+    def evaluator(self, network: Network) -> Evaluate:
+        """Greedy evaluation of `network` as it is then, with the training environments' statistics."""
         make = eval_envs(self.config, self.env, statistics=self.envs.statistics)
-        return lambda num_episodes: evaluate(network, make, num_episodes=num_episodes, device=self.device)
+        return lambda num_episodes, asked: evaluate(network, make, num_episodes=num_episodes, device=self.device, asked=asked)
 
 
 def env_source(config: TrainConfig, env: EnvSource | None) -> EnvSource:
@@ -104,7 +104,8 @@ def require_allowed_env(env_id: str, *, source: Path, env: EnvSource | None) -> 
 def eval_envs(
     config: TrainConfig, env: EnvSource, *, statistics: Callable[[], Any], seed: int | None = None, watch: Watch | None = None
 ) -> Callable[[int], VectorEnvs]:
-    """Makes evaluation environments: other episodes than training's, statistics frozen at what they are when made."""
+    """Makes evaluation environments: other episodes than training's, none longer than `eval_max_steps`, statistics frozen at what they
+    are when made."""
     env_kwargs = config.env_kwargs if watch is None else {**config.env_kwargs, "render_mode": watch.render_mode}
 
     def make(num_envs: int) -> VectorEnvs:
@@ -115,6 +116,8 @@ def eval_envs(
             env_kwargs=env_kwargs,
             seed_stream="evaluation",
             update_statistics=False,
+            record=False,
+            max_steps=config.eval_max_steps,
             watch=None if watch is None else watch.wrap,
         )
         envs.load_statistics(statistics())

@@ -1,0 +1,76 @@
+"""SIGINT and SIGTERM. Asked once, a run saves a checkpoint and leaves; asked twice, it leaves at once; a third time ends the process.
+
+While a run is under way the first signal is only noted, and the run looks for it where it stands between two whole steps: before each
+step of training, and in every step of an evaluation. Before that (environments are made and reset, a checkpoint is read, episodes are played
+again) nothing has been written that could be left half done, so the first one ends it there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from types import FrameType
+
+from rl_training.errors import Interrupted
+
+
+class Asked(KeyboardInterrupt):
+    """Leave at once. No Exception: whatever runs just then would take it for a failure of its own."""
+
+
+class Signals:
+    """What has come so far."""
+
+    def __init__(self) -> None:
+        self.signum: int | None = None
+        """The first signal, or None."""
+        self._times, self._noting = 0, 0
+
+    def __call__(self, signum: int, frame: FrameType | None) -> None:
+        self.signum = signum if self.signum is None else self.signum
+        self._times += 1
+        if self._times > 2:  # something swallows what we raise
+            for worker in multiprocessing.active_children():
+                worker.kill()
+            os._exit(128 + signum)
+        if self._times > 1 or not self._noting:
+            raise Asked
+
+    @contextlib.contextmanager
+    def noting(self) -> Iterator[None]:
+        """The first one is only noted: whoever holds this looks at `signum`."""
+        self._noting += 1
+        try:
+            yield
+        finally:
+            self._noting -= 1
+
+
+_listening: Signals | None = None
+
+
+@contextlib.contextmanager
+def listening() -> Iterator[Signals]:
+    """Signals come here, and where one ends what is done inside, it ends as `Interrupted`. Inside another, it is the same one."""
+    global _listening
+    if threading.current_thread() is not threading.main_thread():  # which alone is told of signals
+        yield Signals()
+        return
+    if _listening is not None:
+        yield _listening
+        return
+    _listening = signals = Signals()
+    old = {signum: signal.signal(signum, signals) for signum in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield signals
+    except Asked:
+        assert signals.signum is not None
+        raise Interrupted("interrupted before anything was changed", signum=signals.signum) from None
+    finally:
+        _listening = None
+        for signum, handler in old.items():
+            signal.signal(signum, handler)
