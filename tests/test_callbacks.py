@@ -45,9 +45,9 @@ class Returns(Callback):
 
         class Fixed:
             def metrics(self) -> dict[str, float]:
-                return {**real(1).metrics(), "eval_return_mean": next(means)}
+                return {**real(1, lambda: False).metrics(), "eval_return_mean": next(means)}
 
-        self._monkeypatch.setattr(run.parts, "evaluate", lambda num_episodes: Fixed())
+        self._monkeypatch.setattr(run.parts, "evaluate", lambda num_episodes, asked: Fixed())
 
 
 def test_a_run_stops_when_an_evaluation_reaches_the_return(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,6 +82,6 @@ def test_a_worker_that_hangs_is_not_waited_for() -> None:
 
 def test_an_environment_that_only_a_worker_cannot_make_is_refused() -> None:
     before = multiprocessing.active_children()
-    with pytest.raises(UserError, match="cannot be made.*OSError: the port is taken"):
+    with pytest.raises(UserError, match=r"cannot be made.*OSError: the port is taken"):
         make_envs(Fails, num_envs=2, seed=0, env_kwargs={"fault": "made", "main_pid": os.getpid()}, vectorization="async")
     assert multiprocessing.active_children() == before

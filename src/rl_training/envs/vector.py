@@ -351,11 +351,10 @@ class VectorEnvs:
 
     def _require_finite(self, what: str, values: Array, finite: Array | None = None) -> None:
         """values: [E, ...]; finite: [E], where more is asked than that the values are."""
-        if finite is None:
-            finite = np.isfinite(values.reshape(self.num_envs, -1)).all(axis=1)
-        if finite.all():
+        good = np.isfinite(values.reshape(self.num_envs, -1)).all(axis=1) if finite is None else finite
+        if np.all(good):
             return
-        index = int(np.flatnonzero(~finite)[0])
+        index = int(np.argmin(good))
         length = int(self._tick - self._began[index])
         step = int(self._finished[1, index]) + length
         shown = " ".join(np.array2string(values[index], threshold=8).split())

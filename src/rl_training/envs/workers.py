@@ -77,24 +77,21 @@ class WorkerVectorEnv(AsyncVectorEnv[Any, Any]):
         try:
             if not terminate and self._state is AsyncState.DEFAULT:
                 for pipe in self.parent_pipes:
-                    with contextlib.suppress(OSError):
-                        if pipe is not None:
-                            pipe.send(("close", None))
+                    with contextlib.suppress(OSError):  # that of a worker that is gone
+                        pipe.send(("close", None))
                 end = time.monotonic() + (PATIENCE if timeout is None else timeout)
                 for process in self.processes:
                     process.join(max(0.0, end - time.monotonic()))
         finally:
             self._kill()
             for pipe in self.parent_pipes:
-                if pipe is not None:
-                    pipe.close()
+                pipe.close()
 
     def _raise_if_errors(self, successes: Iterable[bool]) -> None:
         """Gymnasium prints the worker's traceback first; the error names its environment."""
         failed = sorted((self.error_queue.get() for success in successes if not success), key=lambda error: error[0])
         for index, *_ in failed:
             self.parent_pipes[index].close()
-            self.parent_pipes[index] = None
         if failed:
             self._state = AsyncState.DEFAULT
             raise failed[0][2]

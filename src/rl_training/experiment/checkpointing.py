@@ -335,6 +335,16 @@ class CheckpointStore:
             self._rotate(replay_at=None if replay is None else step)
         return final
 
+    def rewrite(self, step: int, *, run: State, manifest: Mapping[str, Any]) -> None:
+        """Puts `run` (plain values) in the place of the training state's, and `manifest` in that of the checkpoint of `step`, whose files
+        stay as they are: what a run has measured since it saved them."""
+        path = self.path(step)
+        with failing_as_run_error(path):
+            old = read_manifest(path)
+            about, _ = split_state({**{key: value for key, value in old.items() if key != "state"}, **manifest})
+            state = {**old["state"], "training": {**old["state"]["training"], "run": split_state(run)[0]}}
+            write_json(path / MANIFEST, seal({**about, "state": state}))
+
     def mark_best(self, step: int) -> None:
         """Makes `best` point at the checkpoint of `step`."""
         with failing_as_run_error(self.directory / "best"):

@@ -146,13 +146,16 @@ class RunDirectory:
         with failing_as_run_error(self.path / "metadata.json"):
             write_json(self.path / "metadata.json", content)
 
-    def cut_after(self, step: int) -> None:
-        """Drops the records past `step` from metrics.jsonl, and a last line that a killed process left half written."""
+    def cut_after(self, step: int, records: int | None = None) -> int:
+        """Drops the records past `step` from metrics.jsonl, those past the first `records`, and a last line that a killed process left half
+        written; how many are left."""
         if not self.metrics.exists():
-            return
+            return 0
         with failing_as_run_error(self.metrics):
             lines = self.metrics.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
-            write_text(self.metrics, "".join(line for line in lines if _step_of(line) <= step))
+            kept = [line for line in lines if _step_of(line) <= step][:records]
+            write_text(self.metrics, "".join(kept))
+        return len(kept)
 
 
 def _lock_of(path: Path) -> Lock:

@@ -5,20 +5,21 @@ A loop (off_policy.py, on_policy.py) only collects and updates; after every vect
 
 from __future__ import annotations
 
-import signal
-import threading
+import contextlib
+import inspect
 import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType, TracebackType
-from typing import Any
+from types import TracebackType
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
 
+from rl_training.envs.episodes import one_line
 from rl_training.errors import CheckpointError, Interrupted, RunError, UserError
 from rl_training.experiment.checkpointing import Checkpoint, CheckpointStore, manifest_of
 from rl_training.experiment.config import TrainConfig
@@ -27,8 +28,9 @@ from rl_training.experiment.runs import RunDirectory
 from rl_training.experiment.tracking import open_trackers, require_trackers
 from rl_training.runtime.cadence import after, due
 from rl_training.runtime.callbacks import Callback, overriding
-from rl_training.runtime.evaluator import Evaluation
+from rl_training.runtime.evaluator import Evaluate, Stopped
 from rl_training.runtime.run_state import RunState
+from rl_training.runtime.signals import Asked, Signals, listening
 from rl_training.types import EnvStep, Episode, State, UpdateResult
 
 RECENT_EPISODES = 100  # as many as Stable-Baselines3 averages rollout/ep_rew_mean over
@@ -72,14 +74,14 @@ class Parts:
     learner: Any  # update rule: state_dict() holds the acting network under `model_key`
     actor: Any
     replay: Any | None
-    evaluate: Callable[[int], Evaluation]  # number of episodes → greedy evaluation of the current network
+    evaluate: Evaluate
     spaces: Mapping[str, Any]  # saved, so that a policy loads without making an environment
     exploration_rate: Callable[[int], float] | None = None
     notes: dict[str, str] = field(default_factory=dict)  # for metadata.json: what `auto` resolved to and why, what resume can promise
 
 
 class Run:
-    """Use as a context manager around the loop; `finish()` evaluates, saves and gives the result."""
+    """Use as a context manager around the loop; `finish()` saves, evaluates and gives the result."""
 
     def __init__(self, config: TrainConfig, parts: Parts, options: RunOptions) -> None:
         self.config, self.parts = config, parts
@@ -94,21 +96,29 @@ class Run:
         self._last_evaluation: tuple[int, dict[str, float]] | None = None
         self._stop_reason: str | None = None
         self._save_asked = False
-        self._signum: int | None = None
+        self._is_saved = False  # nothing has happened since the newest checkpoint
+        self._num_records = 0  # in metrics.jsonl
+        self._due_since: int | None = None  # where the clock stood before the last step, while what came due with it is not done
         self._elapsed_before = 0.0
         self._logged_steps = 0
+        self._promised = parts.notes.get("resume", "")
         self._callbacks = tuple(options.callbacks)
         self.settle: Callable[[], None] = lambda: None  # makes the updates that are still queued: the loop's, before anything is saved
         self._on_step, self._on_update = overriding(self._callbacks, "on_step"), overriding(self._callbacks, "on_update")
-        self._warned_clipping = False
+        self._warned_clipping = self._warned_cut = False
         self._intervals = (config.log_interval, config.eval_interval, config.checkpoint_interval)
         self._next_due = 0  # before this environment step none of them is due
-        self._open(options)
+        with contextlib.ExitStack() as held:
+            self._open(options, held)
+            self._held = held.pop_all()
 
     # Life
 
-    def _open(self, options: RunOptions) -> None:
-        """Make the run directory, or take up the one that is resumed: everything is read and checked before anything is written."""
+    def _open(self, options: RunOptions, held: contextlib.ExitStack) -> None:
+        """Make the run directory, or take up the one that is resumed: everything is read and checked before anything is written. `held`
+        is let go of at the end."""
+        held.callback(self.parts.actor.envs.close)
+        self.signals: Signals = held.enter_context(listening())
         require_trackers(self.config.trackers)
         checkpoint, existing = options.resume_from, options.goes_on_in
         if checkpoint is not None:
@@ -119,29 +129,33 @@ class Run:
             except Exception as error:  # parts may say anything of a state that is not theirs: it is chained, and the reason said
                 reason = " ".join(f"{type(error).__name__}: {error}".split())
                 raise CheckpointError(f"{checkpoint.path}: does not fit the run of its config ({reason:.300})") from error
+        held.enter_context(self.signals.noting())
+        if existing is None:
+            self._num_records = 0
         self.directory = RunDirectory.create(self.config, options.run_suffix) if existing is None else existing
+        held.callback(self.directory.release)
         self.store = CheckpointStore(self.directory.checkpoints, keep=self.config.keep_checkpoints)
         if existing is not None:
             self.store.cut_after(self.clock.env_steps)  # first: it decides where a run that is killed now goes on
             existing.sweep()
-            existing.cut_after(self.clock.env_steps)
+            self._num_records = existing.cut_after(self.clock.env_steps, records=self._num_records)
             existing.save_config(self.config)
             if self.best_mean is not None and self.store.has(self.best_step):
                 self.store.mark_best(self.best_step)  # a process killed between saving and linking left the link behind
         self.directory.update_metadata(**self.parts.notes)
         if checkpoint is not None:
             self.checkpoint_path = checkpoint.path
+            self._is_saved = existing is not None and checkpoint.manifest.get("for_resume", True)
         purge = None if existing is None else self.clock.env_steps + 1
         trackers = open_trackers(self.config.trackers, self.directory)
         path = self.directory.path
         self.sinks = Sinks([JsonlSink(path / "metrics.jsonl"), TensorBoardSink(path, purge_step=purge), *trackers])
+        held.callback(self.sinks.close)
         self._began = self._logged_at = time.perf_counter()
 
     def __enter__(self) -> Run:
-        self._old_handlers: dict[int, Any] = {}
-        if threading.current_thread() is threading.main_thread():
-            for signum in (signal.SIGINT, signal.SIGTERM):
-                self._old_handlers[signum] = signal.signal(signum, self._on_signal)
+        for callback in reversed(self._callbacks):
+            self._held.callback(callback.on_end, self)
         try:
             for callback in self._callbacks:
                 callback.on_start(self)
@@ -151,21 +165,18 @@ class Run:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        for signum, handler in self._old_handlers.items():
-            signal.signal(signum, handler)
-        for callback in self._callbacks:
-            callback.on_end(self)
-        self.sinks.close()
-        self.directory.release()
-        self.parts.actor.envs.close()
-        if isinstance(error, (RunError, OSError)) and not isinstance(error, Interrupted):
-            kept = f"the last checkpoint is {self.checkpoint_path}" if self.checkpoint_path else "no checkpoint had been saved yet"
+        """Lets go of everything, whatever fails in doing so; an error that was on its way is the one that is told."""
+        try:
+            self._held.close()
+        except Exception as failure:  # a callback's, in `on_end`
+            if error is None:
+                raise
+            warnings.warn(f"{one_line(failure)}, while the run was ending", RuntimeWarning, stacklevel=2)
+        kept = f"the last checkpoint is {self.checkpoint_path}" if self.checkpoint_path else "no checkpoint had been saved yet"
+        if isinstance(error, Asked) and self.signals.signum is not None:
+            raise Interrupted(f"asked twice, left at once without saving ({kept})", signum=self.signals.signum) from None
+        if isinstance(error, (RunError, UserError, OSError)) and not isinstance(error, Interrupted):  # bad input would have shown before
             raise RunError(f"{error} ({kept})") from error
-
-    def _on_signal(self, signum: int, frame: FrameType | None) -> None:
-        if self._signum is not None:  # asked twice: leave at once, without saving
-            raise KeyboardInterrupt
-        self._signum = signum
 
     def stop(self, reason: str) -> None:
         """End the run in good order after this step."""
@@ -178,10 +189,18 @@ class Run:
     @property
     def running(self) -> bool:
         """Whether the loop should take another step."""
-        if self._signum is not None:
-            path = self.checkpoint()
-            raise Interrupted(f"interrupted at step {self.clock.env_steps}; saved {path}", signum=self._signum)
-        return self.clock.env_steps < self.total and self._stop_reason is None
+        if self.signals.signum is not None:
+            self._leave(self.signals.signum)
+        if self.clock.env_steps >= self.total:
+            return False
+        if self._due_since is not None:  # resumed where an evaluation was interrupted
+            self._do_what_is_due(self._due_since)
+        return self._stop_reason is None
+
+    def _leave(self, signum: int) -> NoReturn:
+        if not self._is_saved:
+            self.checkpoint()
+        raise Interrupted(f"interrupted at step {self.clock.env_steps}; saved {self.checkpoint_path}", signum=signum)
 
     def has_something_due(self, before: int) -> bool:
         """Whether anything that looks at what was learned follows the step from `before` to now, or the end does."""
@@ -204,7 +223,8 @@ class Run:
 
     def stepped(self, before: int, step: EnvStep) -> None:
         """After each vector step, which took the clock from `before` to now: do what has come due."""
-        now, config = self.clock.env_steps, self.config
+        now = self.clock.env_steps
+        self._is_saved = False
         if step.episodes:
             self.recent.extend(step.episodes)
             self.num_episodes += len(step.episodes)
@@ -213,25 +233,39 @@ class Run:
         if now < self._next_due and not self._save_asked:
             return
         self._next_due = min((after(now, interval) for interval in self._intervals if interval > 0), default=self.total)
-        if due(before, now, config.log_interval):
+        self._do_what_is_due(before)
+
+    def _do_what_is_due(self, before: int) -> None:
+        """After the step from `before` to now, or what is left of it where a run is resumed that was interrupted in an evaluation."""
+        now, config = self.clock.env_steps, self.config
+        self._due_since = before
+        if due(before, now, config.log_interval) and self._logged_steps != now:
             self.log()
-        is_best = False
-        if due(before, now, config.eval_interval):
-            is_best = self.evaluate()
+        if now >= self.total:  # the end saves before it evaluates
+            return
+        is_best = due(before, now, config.eval_interval) and self.evaluate()
+        self._due_since = None
         asked, self._save_asked = self._save_asked, False
-        saves = (asked or due(before, now, config.checkpoint_interval)) and now < self.total  # the end saves its own
-        if saves:
+        if asked or due(before, now, config.checkpoint_interval):
             self.checkpoint()
         if is_best:
-            if not saves:  # for `best` only: without replay, and resume goes on from `latest`
+            if self._is_saved:
+                self._save_records()
+            else:  # for `best` only: without replay, and resume goes on from `latest`
                 self._save(with_replay=False, link_latest=False)
             self._mark_best()
 
     # What comes due
 
     def evaluate(self) -> bool:
-        """A greedy evaluation; whether it is the best so far (the first one on ties)."""
-        metrics = self.parts.evaluate(self.config.eval_episodes).metrics()
+        """A greedy evaluation; whether it is the best so far (the first one on ties). A signal ends it: resumed, the run begins it anew."""
+        self._require_finite()
+        try:
+            metrics = self.parts.evaluate(self.config.eval_episodes, lambda: self.signals.signum is not None).metrics()
+        except Stopped:
+            assert self.signals.signum is not None
+            self._leave(self.signals.signum)
+        self._warn_of_cut_episodes(metrics)
         self._last_evaluation = (self.clock.env_steps, metrics)
         is_best = self.best_mean is None or metrics["eval_return_mean"] > self.best_mean
         if is_best:
@@ -241,7 +275,7 @@ class Run:
             "eval/std_reward": metrics["eval_return_std"],
             "eval/mean_ep_length": metrics["eval_length_mean"],
         }
-        self.sinks.write(self.clock.env_steps, record)
+        self._write(record)
         for callback in self._callbacks:
             callback.on_eval(self, metrics)
         return is_best
@@ -267,9 +301,23 @@ class Run:
             self._warn_of_clipping(record.get("train/clipped_share", 0.0))
             if not np.isfinite(record.get("train/loss", 0.0)):
                 raise RunError(f"the loss is {record['train/loss']} at step {self.clock.env_steps}: learning has diverged")
-        self.sinks.write(self.clock.env_steps, record)
+        self._write(record)
         for callback in self._callbacks:
             callback.on_log(self, record)
+
+    def _write(self, record: dict[str, float]) -> None:
+        self.sinks.write(self.clock.env_steps, record)
+        self._num_records += 1
+
+    def _warn_of_cut_episodes(self, metrics: Mapping[str, float]) -> None:
+        if metrics["eval_cut_episodes"] and not self._warned_cut:
+            self._warned_cut = True
+            warnings.warn(
+                f"evaluation at step {self.clock.env_steps}: {metrics['eval_cut_episodes']} of {metrics['eval_episodes']} episodes went on "
+                f"after eval_max_steps = {self.config.eval_max_steps:,} steps; they were cut there and count as they stood",
+                RuntimeWarning,
+                stacklevel=3,
+            )
 
     def _warn_of_clipping(self, share: float) -> None:
         if share > CLIPPED_SHARE_WARNING and not self._warned_clipping:
@@ -284,6 +332,7 @@ class Run:
         """Save everything, as the newest checkpoint."""
         self.settle()
         self.checkpoint_path = self._save(with_replay=self.config.checkpoint_replay, link_latest=True)
+        self._is_saved = True
         for callback in self._callbacks:
             callback.on_checkpoint(self, self.checkpoint_path)
         return self.checkpoint_path
@@ -294,31 +343,55 @@ class Run:
             callback.on_best(self, self.store.path(self.best_step))
 
     def _save(self, *, with_replay: bool, link_latest: bool) -> Path:
+        self._require_finite()
         learner = self.parts.learner.state_dict()
         model = learner.pop(self.parts.learner.model_key)
         training = {"learner": learner, "actor": self.parts.actor.state_dict(), "run": self.state_dict()}
-        replay = self.parts.replay.state_dict() if self.parts.replay is not None and with_replay else None
+        replay = _state_in_place(self.parts.replay) if self.parts.replay is not None and with_replay else None
         manifest = {
             **manifest_of(self.config),
             "spaces": dict(self.parts.spaces),
             "for_resume": link_latest,  # False: kept as `best` only, and a run that has nothing else starts over
         }
-        return self.store.save(
+        path = self.store.save(
             self.clock.env_steps, model=model, training=training, replay=replay, manifest=manifest, link_latest=link_latest
         )
+        self._note_what_resume_promises()
+        return path
+
+    def _save_records(self) -> None:
+        """Only what the run knows of itself has changed since the newest checkpoint, such as an evaluation: that is written anew."""
+        self.store.rewrite(self.clock.env_steps, run=self.state_dict(), manifest=manifest_of(self.config))
+
+    def _note_what_resume_promises(self) -> None:
+        note = self.parts.actor.envs.resume_note
+        promise = note or self.parts.notes.get("resume", "")
+        if promise != self._promised:
+            self._promised = promise
+            self.directory.update_metadata(resume=promise)
+
+    def _require_finite(self) -> None:
+        """A network that has diverged is not worth an evaluation, and never takes the place of a good checkpoint."""
+        finite = [torch.isfinite(parameter).all() for parameter in self.parts.actor.network.parameters()]
+        if finite and not bool(torch.stack(finite).all()):  # read once, since each reading waits for the device
+            raise RunError(f"the network's parameters are not finite at step {self.clock.env_steps}: learning has diverged")
 
     def finish(self) -> TrainResult:
-        """The final greedy evaluation, after the last update, and the last checkpoint.
-
-        Records come before the checkpoint, which remembers that they were written: resumed after that, the run has nothing left to say.
-        """
+        """The last checkpoint, then the final greedy evaluation, which can take long and may be killed. The checkpoint is then told what
+        was measured: resumed after that, the run has nothing left to say."""
         now = self.clock.env_steps
+        told = self._logged_steps == now
+        if not told:
+            self.log()
+        if not self._is_saved:
+            self.checkpoint()
+            told = True
         if self._last_evaluation is None or self._last_evaluation[0] != now:
             self.evaluate()
-        assert self._last_evaluation is not None
-        if self._logged_steps != now:
-            self.log()
-        path = self.checkpoint()
+            self._due_since, told = None, False
+        if not told:
+            self._save_records()
+        assert self._last_evaluation is not None and self.checkpoint_path is not None
         if self.best_step == now:
             self._mark_best()
         stopped = self._stop_reason if now < self.total else None
@@ -334,7 +407,7 @@ class Run:
             "best_step": self.best_step,
             "wall_time_s": self.elapsed,
         }
-        return TrainResult(self.directory.path, path, metrics, stopped)
+        return TrainResult(self.directory.path, self.checkpoint_path, metrics, stopped)
 
     # State
 
@@ -353,6 +426,8 @@ class Run:
             "best_step": self.best_step,
             "last_evaluation": None if self._last_evaluation is None else list(self._last_evaluation),
             "logged_steps": self._logged_steps,
+            "due_since": self._due_since,
+            "num_records": self._num_records,
             # An on-policy run logs its last update for many steps: a resumed one must go on doing so.
             "last_metrics": None if self.last_result is None else {name: float(x) for name, x in self.last_result.metrics.items()},
             "elapsed": self.elapsed,
@@ -373,6 +448,7 @@ class Run:
         self.best_mean, self.best_step = state.best_mean, state.best_step
         self._last_evaluation = state.last_evaluation
         self._logged_steps = state.logged_steps
+        self._due_since, self._num_records = state.due_since, state.num_records
         if state.last_metrics is not None:
             self.last_result = UpdateResult({name: torch.tensor(x, dtype=torch.float64) for name, x in state.last_metrics.items()}, 0)
         self._elapsed_before = state.elapsed
@@ -380,3 +456,10 @@ class Run:
             # Fill the memory again before learning from it, by the policy as it is.
             self.parts.actor.refill_from(self.clock.env_steps)
             warnings.warn(f"{checkpoint.path} holds no replay: the run goes on with an empty one, not exactly as it was", stacklevel=2)
+
+
+def _state_in_place(replay: Any) -> State:
+    """Its state without a second copy of its memory: nothing is added before it is written. A buffer of a user's own may not offer that."""
+    in_place = "copy" in inspect.signature(replay.state_dict).parameters
+    state: State = replay.state_dict(copy=False) if in_place else replay.state_dict()
+    return state

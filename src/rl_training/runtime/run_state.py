@@ -27,6 +27,8 @@ class RunState(BaseModel):
     best_step: Steps
     last_evaluation: Annotated[tuple[Steps, dict[str, int | float]], _as_tuple] | None
     logged_steps: Steps
+    due_since: Steps | None
+    num_records: Steps
     last_metrics: dict[str, float] | None
     elapsed: Annotated[float, Field(ge=0.0)]
 

@@ -1,8 +1,8 @@
 """SIGINT and SIGTERM. Asked once, a run saves a checkpoint and leaves; asked twice, it leaves at once; a third time ends the process.
 
 While a run is under way the first signal is only noted, and the run looks for it where it stands between two whole steps: before each
-step of training, and in every step of an evaluation. Before that (environments are made and reset, a checkpoint is read, episodes are played
-again) nothing has been written that could be left half done, so the first one ends it there.
+step of training, and in every step of an evaluation. Before that (environments are made and reset, a checkpoint is read, episodes are
+played again) nothing has been written that could be left half done, so the first one ends it there.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from rl_training.runtime.evaluator import MAX_ENVS, evaluate
 from rl_training.runtime.policy import Policy
 from rl_training.runtime.run import TrainResult
 from rl_training.runtime.setup import Seeds, describe_spaces, env_source, eval_envs, require_allowed_env, require_row_spaces
+from rl_training.runtime.signals import listening
 from rl_training.runtime.watching import watching
 from rl_training.speed.ahead_of_time import missing_toolchain
 
@@ -168,7 +169,8 @@ def fresh_policy(config: TrainConfig, env: EnvSource | None = None) -> Policy:
 
 
 def _call_trainer(config: TrainConfig, **options: Any) -> TrainResult:
-    result: TrainResult = config.spec.train_fn(config, **options)
+    with listening():
+        result: TrainResult = config.spec.train_fn(config, **options)
     return result
 
 

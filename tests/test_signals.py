@@ -1,0 +1,184 @@
+"""SIGINT and SIGTERM in every phase of a run. The environment raises the signal itself, so that it comes at an exact moment."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import pytest
+
+from rl_training.errors import Interrupted
+from rl_training.experiment.checkpointing import open_checkpoint
+from rl_training.experiment.config import TrainConfig
+from rl_training.runtime.workflows import resume_training, train
+
+FILES = ("model.safetensors", "training.safetensors", "replay.safetensors")
+
+
+class Signalling(gym.Wrapper[Any, Any, Any, Any]):
+    """CartPole that raises signals when its `number`-th environment (1 trains, 2 and later ones evaluate) does something the n-th time."""
+
+    made = 0
+    moment: tuple[int, str, int] | None = None
+    signals: tuple[signal.Signals, ...] = (signal.SIGTERM,)
+
+    def __init__(self) -> None:
+        super().__init__(gym.make("CartPole-v1"))
+        type(self).made += 1
+        self.number, self.done = type(self).made, {"reset": 0, "step": 0}
+        self._tell("made", 1)
+
+    def _tell(self, what: str, times: int) -> None:
+        if (self.number, what, times) == self.moment:
+            for signum in self.signals:
+                signal.raise_signal(signum)
+
+    def reset(self, **keywords: Any) -> Any:
+        self.done["reset"] += 1
+        self._tell("reset", self.done["reset"])
+        return super().reset(**keywords)
+
+    def step(self, action: Any) -> Any:
+        self.done["step"] += 1
+        self._tell("step", self.done["step"])
+        return super().step(action)
+
+
+def at(moment: tuple[int, str, int] | None, *signals: signal.Signals) -> Any:
+    """An environment that raises these at that moment, counting from now."""
+    return type("Now", (Signalling,), {"made": 0, "moment": moment, "signals": signals or (signal.SIGTERM,)})
+
+
+def config(output: Path, **changes: Any) -> TrainConfig:
+    settings = {"hidden_sizes": [8], "batch_size": 8, "buffer_capacity": 100, "learning_starts": 20}
+    values = {
+        "algo": "dqn",
+        "env_id": "callable:Now",
+        "seed": 0,
+        "total_timesteps": 150,
+        "output_dir": str(output),
+        "algo_kwargs": settings,
+    }
+    intervals = {"log_interval": 40, "eval_interval": 50, "eval_episodes": 1, "checkpoint_interval": 60}
+    return TrainConfig(**{**values, **intervals, "algo_kwargs": settings, **changes})
+
+
+def left(run: Path, step: int = 150) -> tuple[Any, ...]:
+    """What a run ends with, times left out."""
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    untimed = [{key: value for key, value in record.items() if not key.startswith("time/")} for record in records]
+    checkpoint = open_checkpoint(run)
+    assert checkpoint.step == step
+    state = checkpoint.manifest["state"]["training"]["run"]
+    return (
+        untimed,
+        (run / "checkpoints" / "best").readlink(),
+        *((checkpoint.path / name).read_bytes() for name in FILES),
+        {key: value for key, value in state.items() if key not in ("elapsed", "last_metrics")},
+    )
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, ...]:
+    return left(train(config(tmp_path_factory.mktemp("reference")), env=at(None)).run_dir)
+
+
+@pytest.mark.parametrize(
+    ("moment", "step"),
+    [
+        ((1, "step", 73), 73),  # training
+        ((1, "reset", 3), None),  # an autoreset
+        ((2, "made", 1), 50),  # an evaluation during training: its environments are made, reset and stepped
+        ((2, "reset", 1), 50),
+        ((3, "step", 5), 100),
+        ((4, "step", 1), 150),  # the final evaluation
+    ],
+)
+def test_a_signal_saves_and_the_resumed_run_ends_as_if_there_had_been_none(
+    moment: tuple[int, str, int], step: int | None, tmp_path: Path, reference: tuple[Any, ...]
+) -> None:
+    with pytest.raises(Interrupted, match=r"interrupted at step \d+; saved .*step_\d+$") as interrupted:
+        train(config(tmp_path), env=at(moment, signal.SIGTERM))
+    assert interrupted.value.signum == signal.SIGTERM
+    (run,) = tmp_path.iterdir()
+    saved = open_checkpoint(run)
+    assert str(saved.path) in str(interrupted.value) and step in (None, saved.step)
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    assert left(resume_training(run, env=at(None)).run_dir) == reference
+
+
+@pytest.mark.parametrize("moment", [(1, "made", 1), (1, "reset", 1)])
+def test_before_the_run_has_begun_nothing_is_written(moment: tuple[int, str, int], tmp_path: Path) -> None:
+    with pytest.raises(Interrupted, match="before anything was changed") as interrupted:
+        train(config(tmp_path), env=at(moment, signal.SIGINT))
+    assert interrupted.value.signum == signal.SIGINT and list(tmp_path.iterdir()) == []
+
+
+def test_while_episodes_are_played_again_nothing_is_changed(tmp_path: Path, reference: tuple[Any, ...]) -> None:
+    with pytest.raises(Interrupted):
+        train(config(tmp_path), env=at((1, "step", 73)))
+    (run,) = tmp_path.iterdir()
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    with pytest.raises(Interrupted, match="before anything was changed"):
+        resume_training(run, env=at((1, "step", 1)))
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+    assert left(resume_training(run, env=at(None)).run_dir) == reference
+
+
+@pytest.mark.parametrize("moment", [(1, "step", 73), (3, "step", 5), (4, "step", 1)])
+def test_asked_twice_it_leaves_at_once_and_says_what_is_kept(
+    moment: tuple[int, str, int], tmp_path: Path, reference: tuple[Any, ...]
+) -> None:
+    with pytest.raises(Interrupted, match=r"left at once without saving \(the last checkpoint is .*step_\d+\)") as interrupted:
+        train(config(tmp_path), env=at(moment, signal.SIGINT, signal.SIGTERM))
+    assert interrupted.value.signum == signal.SIGINT
+    (run,) = tmp_path.iterdir()
+    assert left(resume_training(run, env=at(None)).run_dir) == reference
+
+
+HUNG = """
+import os, signal, time
+import gymnasium as gym
+
+class Hung(gym.Wrapper):
+    def __init__(self):
+        super().__init__(gym.make("CartPole-v1"))
+        self.steps = 0
+
+    def step(self, action):
+        self.steps += 1
+        if self.steps == 70:
+            try:
+                os.close(os.open("once", os.O_CREAT | os.O_EXCL))
+            except FileExistsError:  # the other one
+                time.sleep(3600)
+            os.killpg(os.getpgid(0), signal.SIGINT)  # as a terminal's Ctrl-C: every process of the group
+            time.sleep(0.2)
+            os.killpg(os.getpgid(0), signal.SIGTERM)
+            time.sleep(3600)
+        return super().step(action)
+
+gym.register("Hung-v0", Hung)
+"""
+
+
+def test_a_hung_worker_does_not_outlive_the_second_signal(here: Path) -> None:
+    (here / "hung_env.py").write_text(HUNG)
+    changes = ["--set", "env_id=hung_env:Hung-v0", "--set", "vectorization=async", "--set", "num_envs=2", "--set", "compile=false"]
+    done = subprocess.run(
+        [sys.executable, "-m", "rl_training", "train", "--config", "small.yaml", "--quiet", "--total-timesteps", "1000", *changes],
+        cwd=here,
+        capture_output=True,  # ends only when no process holds the pipes any more
+        text=True,
+        timeout=120,
+        start_new_session=True,
+        check=False,
+    )
+    assert done.returncode == 130, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("interrupted: asked twice, left at once without saving (the last checkpoint is ") and "step_100" in line
