@@ -68,7 +68,7 @@ class ReplayableEpisodes(gym.Wrapper[Any, Any, Any, Any]):
         super().__init__(env)
         self._seed, self._stream, self._env_index = seed, stream, env_index
         self._most, self._max_steps = MAX_RECORDED if record else 0, max_steps
-        self._shape = env.observation_space.shape  # None for a Tuple or Dict, which no row takes
+        self._shape, self._dtype = env.observation_space.shape, env.observation_space.dtype  # None for a Tuple or Dict, which no row takes
         self._length = 0  # steps since the reset
         self.cut_episodes: list[int] = []  # those that `max_steps` ended
         self._keep: Callable[[Any], Any] = int if isinstance(env.action_space, gym.spaces.Discrete) else np.array  # np.array copies
@@ -106,14 +106,15 @@ class ReplayableEpisodes(gym.Wrapper[Any, Any, Any, Any]):
             self._actions.append(action)
         try:
             obs, reward, terminated, truncated, info = self.env.step(action)
+            reward, ended = float(reward), bool(terminated or truncated)
         except FAILURES as error:  # an environment may raise anything: it is chained, never swallowed
             raise self._failure(error) from error
-        if type(obs) is not np.ndarray or obs.shape != self._shape:
-            self._require_shape(obs)
-        if self._length == self._max_steps and not (terminated or truncated):
-            truncated = True
+        if type(obs) is not np.ndarray or obs.shape != self._shape or obs.dtype != self._dtype:
+            obs = self._as_its_space(obs)
+        if self._length == self._max_steps and not ended:
+            truncated = ended = True
             self.cut_episodes.append(self.next_episode - 1)
-        if terminated or truncated:
+        if ended:
             obs = copy.deepcopy(obs)  # the reset that follows may write into the same array
         return obs, reward, terminated, truncated, info
 
@@ -141,19 +142,20 @@ class ReplayableEpisodes(gym.Wrapper[Any, Any, Any, Any]):
             obs, info = self.env.reset(seed=episode_seed(self._seed, self._stream, self._env_index, episode), options=options or None)
         except FAILURES as error:  # as above
             raise self._failure(error) from error
-        self._require_shape(obs)
-        return obs, info
+        return self._as_its_space(obs), info
 
-    def _require_shape(self, obs: Any) -> None:
+    def _as_its_space(self, obs: Any) -> Any:
         """NumPy would broadcast an observation of another shape into ours in silence."""
         if self._shape is None:
-            return
+            return obs
         try:
-            shape = np.shape(obs)
-        except ValueError as error:  # lists of unequal lengths
+            with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, which the adapter sees
+                array = np.asarray(obs, self._dtype)
+        except FAILURES as error:  # text, or lists of unequal lengths
             raise self._failure(error) from error
-        if shape != self._shape:
-            raise RunError(f"environment {self._env_index} gave an observation of shape {shape}, not {self._shape}, in {self._when}")
+        if array.shape != self._shape:
+            raise RunError(f"environment {self._env_index} gave an observation of shape {array.shape}, not {self._shape}, in {self._when}")
+        return array
 
     @property
     def _when(self) -> str:

@@ -1,0 +1,146 @@
+"""Environments whose code fails: one line that names it, exit code 2 before anything is written and 1 afterwards, with the checkpoint."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import gymnasium as gym
+import pytest
+
+from command_line import Cli
+from rl_training.experiment.checkpointing import open_checkpoint
+
+MODULE = """
+import sys
+import gymnasium as gym
+import numpy as np
+
+class Faulty(gym.Env):
+    observation_space = gym.spaces.Box(-1, 1, (4,))
+    action_space = gym.spaces.Discrete(2)
+    made = 0
+
+    def __init__(self, fault):
+        Faulty.made += 1
+        self.fault, self.steps, self.t, self.trains = fault, 0, 0, Faulty.made == 1
+        if fault == "made: OSError" or fault == "evaluation made" and not self.trains:
+            raise OSError("no device")
+        if fault == "made: exit":
+            sys.exit(3)
+        if fault == "no action space":
+            del Faulty.action_space
+
+    def reset(self, seed=None, options=None):
+        self.t = 0
+        if self.fault == "reset: exit" or self.fault == "later reset: exit" and self.steps > 70:
+            sys.exit(0)
+        if self.fault == "reset: RuntimeError":
+            raise RuntimeError("no\\nlevel")
+        if self.fault == "reset: shape":
+            return np.zeros(1, np.float32), {}
+        if self.fault == "reset: only an observation":
+            return np.zeros(4, np.float32)
+        return np.zeros(4, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        self.t += 1
+        obs, reward, ends = np.zeros(4, np.float32), 0.0, self.t == 10
+        if self.steps > 70 and self.trains:
+            if self.fault == "step: exit":
+                sys.exit(0)
+            if self.fault == "step: shape":
+                obs = np.ones(1, np.float32)
+            if self.fault == "end: shape" and ends:
+                obs = np.ones(1, np.float32)
+            if self.fault == "step: 1e39":
+                obs = np.full(4, 1e39)
+            if self.fault == "step: text":
+                obs = "left"
+            if self.fault == "reward: 1e39":
+                reward = 1e39
+            if self.fault == "reward: None":
+                reward = None
+            if self.fault == "four values":
+                return obs, reward, ends, {}
+        return obs, reward, ends, False, {}
+
+    def close(self):
+        if self.fault == "close":
+            raise RuntimeError("cannot close")
+
+gym.register("Faulty-v0", Faulty, disable_env_checker=True)
+"""
+
+
+@pytest.fixture
+def faulty(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    Path("faulty_env.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(".")
+    monkeypatch.delitem(sys.modules, "faulty_env", raising=False)
+    gym.registry.pop("Faulty-v0", None)
+    return cli
+
+
+def arguments(fault: str, *more: str) -> list[str]:
+    base = ["train", "--config", "small.yaml", "--quiet", "--set", "env_id=faulty_env:Faulty-v0"]
+    return [*base, "--set", f"env_kwargs.fault='{fault}'", *more]
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("made: OSError", "environment Faulty-v0 cannot be made with env_kwargs {'fault': 'made: OSError'}: OSError: no device"),
+        ("made: exit", "SystemExit: 3"),
+        ("no action space", "environment Faulty-v0 has no action_space"),
+        ("reset: RuntimeError", "environment 0 raised RuntimeError: no level in the reset of its episode 0"),
+        ("reset: exit", "environment 0 raised SystemExit: 0 in the reset of its episode 0"),
+        ("reset: shape", "environment 0 gave an observation of shape (1,), not (4,), in the reset of its episode 0"),
+        ("reset: only an observation", "environment 0 raised ValueError"),
+    ],
+)
+@pytest.mark.parametrize("vectorization", ["auto", "async"])
+def test_what_cannot_begin_is_refused(faulty: Cli, vectorization: str, fault: str, message: str) -> None:
+    assert message in faulty.refused(*arguments(fault, "--set", f"vectorization={vectorization}"))
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("step: exit", "environment 0 raised SystemExit: 0 in step 1 of its episode 7"),
+        ("later reset: exit", "environment 0 raised SystemExit: 0 in the reset of its episode 8"),
+        ("step: shape", "environment 0 gave an observation of shape (1,), not (4,), in step 1 of its episode 7"),
+        ("end: shape", "environment 0 gave an observation of shape (1,), not (4,), in step 10 of its episode 7"),
+        ("step: 1e39", "environment 0 gave an observation that is not finite at its step 71"),
+        ("step: text", "environment 0 raised ValueError: could not convert string to float: 'left' in step 1 of its episode 7"),
+        ("reward: 1e39", "environment 0 gave a reward that is not finite in float32 at its step 71 (step 1 of its episode 7): 1.e+39"),
+        ("reward: None", "environment 0 raised TypeError"),
+        ("four values", "environment 0 raised ValueError: not enough values to unpack"),
+        ("evaluation made", "environment Faulty-v0 cannot be made"),
+    ],
+)
+@pytest.mark.parametrize("vectorization", ["auto", "sync"])
+def test_what_fails_later_ends_the_run_with_its_checkpoint(faulty: Cli, vectorization: str, fault: str, message: str) -> None:
+    line = faulty.refused(*arguments(fault, "--set", f"vectorization={vectorization}"), code=1)
+    (run,) = Path("runs").iterdir()
+    kept = open_checkpoint(run)
+    assert message in line and line.endswith(f"(the last checkpoint is {kept.path})")
+    assert kept.step == (120 if fault == "evaluation made" else 50)
+    assert kept.load_replay() is not None
+
+
+@pytest.mark.filterwarnings("always:environment")
+def test_an_environment_that_cannot_close_loses_nothing(faulty: Cli) -> None:
+    outcome = faulty(*arguments("close"))
+    assert outcome.code == 0, outcome.err
+    assert set(outcome.err.splitlines()) == {f"warning: environment {i} raised RuntimeError: cannot close in close()" for i in (0, 1)}
+    assert open_checkpoint(Path(outcome.out.strip())).step == 120
+
+
+@pytest.mark.parametrize("env_id", [".x:y", "..:y", ":", "a:", "x:y:z", "raises:Id-v0", "exits:Id-v0", "a b", "CartPole-v1:"])
+def test_odd_names_are_refused(cli: Cli, monkeypatch: pytest.MonkeyPatch, env_id: str) -> None:
+    Path("raises.py").write_text("raise RuntimeError('not\\nhere')")
+    Path("exits.py").write_text("raise SystemExit(0)")
+    monkeypatch.syspath_prepend(".")
+    assert cli.refused("train", "--config", "small.yaml", "--set", f"env_id={env_id!r}").startswith("error: ")
