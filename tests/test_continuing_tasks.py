@@ -99,9 +99,7 @@ def test_an_episode_beyond_the_bound_restarts_on_resume_which_is_said(tmp_path: 
     assert metadata["resume"].startswith("environment 0 is in an episode of more than")
     state = open_checkpoint(first.run_dir).load_training()["actor"]["envs"]
     assert state["action_counts"].tolist() == [-1] and len(state["actions"]) == 0
-    with pytest.warns(
-        RuntimeWarning, match="environment 0 is in an episode of more than .* on resume a fresh episode begins there"
-    ) as said:
+    with pytest.warns(RuntimeWarning, match=r"environment 0 is in an episode .* on resume a fresh episode begins there") as said:
         again = resume_training(first.run_dir, total_timesteps=260)
     assert not any("not deterministic" in str(warning.message) for warning in said)
     after = open_checkpoint(again.run_dir).load_training()["actor"]["envs"]

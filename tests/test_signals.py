@@ -182,3 +182,25 @@ def test_a_hung_worker_does_not_outlive_the_second_signal(here: Path) -> None:
     assert done.returncode == 130, done.stderr
     (line,) = done.stderr.splitlines()
     assert line.startswith("interrupted: asked twice, left at once without saving (the last checkpoint is ") and "step_100" in line
+
+
+@pytest.mark.filterwarnings("ignore:could not compile:RuntimeWarning")
+def test_a_signal_while_compiling_ends_it_and_nothing_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*arguments: Any) -> None:
+        raise RuntimeError("no compiler")
+
+    def is_interrupted(*arguments: Any) -> None:
+        signal.raise_signal(signal.SIGTERM)
+        raise AssertionError("it went on")
+
+    for place in ("accelerate", "workflows"):
+        monkeypatch.setattr(f"rl_training.runtime.{place}.missing_toolchain", lambda: None)
+    monkeypatch.setattr("rl_training.runtime.accelerate.compile_learner", fails)
+    expected = left(train(config(tmp_path / "a", compile=True), env=at(None)).run_dir)
+    monkeypatch.setattr("rl_training.runtime.accelerate.compile_learner", is_interrupted)
+    with pytest.raises(Interrupted, match=r"interrupted while compiling \(the last checkpoint is .*step_19\)") as interrupted:
+        train(config(tmp_path / "b", compile=True), env=at(None))
+    assert interrupted.value.signum == signal.SIGTERM
+    monkeypatch.setattr("rl_training.runtime.accelerate.compile_learner", fails)
+    (run,) = (tmp_path / "b").iterdir()
+    assert left(resume_training(run, env=at(None)).run_dir) == expected

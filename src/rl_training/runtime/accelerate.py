@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import NamedTuple
 
@@ -94,14 +95,22 @@ def accelerate_learner(learner: QLearner | PPO) -> None:
     hand_gradients.use_hand_gradients(learner)
 
 
-def accelerate_updates(updates: SampledUpdates, *, device: torch.device, compile: bool, say: Say) -> Updates:
-    """The same updates in the fastest form there is for the device; `compile` as `resolve_compile` decided."""
+def accelerate_updates(
+    updates: SampledUpdates,
+    *,
+    device: torch.device,
+    compile: bool,
+    say: Say,
+    compiling: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> Updates:
+    """The same updates in the fastest form there is for the device; `compile` as `resolve_compile` decided. `compiling` is held while
+    something is compiled."""
     accelerate_learner(updates.learner)
     if not compile or not speed_is_on():
         return updates
     if device.type == "cuda":
         return GraphedUpdates(updates.learner, updates.replay, updates.batch_size, updates.beta, device)
-    return CompilingUpdates(updates, say)
+    return CompilingUpdates(updates, say, compiling)
 
 
 def accelerate_acting(actor: Actor, device: torch.device, *, compile: bool) -> None:
@@ -119,19 +128,20 @@ class CompilingUpdates:
 
     overlaps = False
 
-    def __init__(self, updates: SampledUpdates, say: Say) -> None:
-        self._updates, self._say, self._compiled = updates, say, False
+    def __init__(self, updates: SampledUpdates, say: Say, compiling: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
+        self._updates, self._say, self._compiling, self.compiles = updates, say, compiling, True
 
     def __call__(self, global_step: int) -> UpdateResult:
-        if self._compiled:
+        if not self.compiles:
             return self._updates(global_step)
-        self._compiled, updates, replay = True, self._updates, self._updates.replay
+        self.compiles, updates, replay = False, self._updates, self._updates.replay
         rows = packed(replay)
         updates.replay, unpack = (replay, dict) if rows is None else (rows, rows.unpack)
         batch = updates.sample(global_step)
         self._say("compilation", "compiling…")
         try:
-            done = str(compile_learner(updates.learner, batch, unpack))
+            with self._compiling():
+                done = str(compile_learner(updates.learner, batch, unpack))
         except Exception as error:  # whatever a compiler may raise: the run does not need it
             done = f"could not compile, goes on without: {' '.join(str(error).split())[:200]}"
             warnings.warn(done, RuntimeWarning, stacklevel=2)

@@ -27,6 +27,8 @@ def train_off_policy(run: Run, *, actor: Actor, replay: Any, plan: UpdatePlan, u
     with run:
         while run.running:
             before = clock.env_steps
+            if update.compiles and before + actor.envs.num_envs >= actor.learns_from:
+                run.prepare_to_compile()
             # Updates that run beside the host are queued when the next actions are chosen, so that the environments step meanwhile.
             step = actor.step(before, learn if rounds else None)
             now = clock.env_steps = before + int(np.count_nonzero(step.valid))

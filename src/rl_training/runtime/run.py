@@ -174,7 +174,8 @@ class Run:
             warnings.warn(f"{one_line(failure)}, while the run was ending", RuntimeWarning, stacklevel=2)
         kept = f"the last checkpoint is {self.checkpoint_path}" if self.checkpoint_path else "no checkpoint had been saved yet"
         if isinstance(error, Asked) and self.signals.signum is not None:
-            raise Interrupted(f"asked twice, left at once without saving ({kept})", signum=self.signals.signum) from None
+            how = "asked twice, left at once without saving" if self.signals.came_twice else "interrupted while compiling"
+            raise Interrupted(f"{how} ({kept})", signum=self.signals.signum) from None
         if isinstance(error, (RunError, UserError, OSError)) and not isinstance(error, Interrupted):  # bad input would have shown before
             raise RunError(f"{error} ({kept})") from error
 
@@ -201,6 +202,11 @@ class Run:
         if not self._is_saved:
             self.checkpoint()
         raise Interrupted(f"interrupted at step {self.clock.env_steps}; saved {self.checkpoint_path}", signum=signum)
+
+    def prepare_to_compile(self) -> None:
+        """Before a step that is going to end in minutes of work: a signal or a kill then loses nothing."""
+        if not self._is_saved:
+            self.checkpoint()
 
     def has_something_due(self, before: int) -> bool:
         """Whether anything that looks at what was learned follows the step from `before` to now, or the end does."""

@@ -2,7 +2,8 @@
 
 While a run is under way the first signal is only noted, and the run looks for it where it stands between two whole steps: before each
 step of training, and in every step of an evaluation. Before that (environments are made and reset, a checkpoint is read, episodes are
-played again) nothing has been written that could be left half done, so the first one ends it there.
+played again) nothing has been written that could be left half done, so the first one ends it there. So it does while an update is
+compiled, which can take minutes: a checkpoint is saved before.
 """
 
 from __future__ import annotations
@@ -39,6 +40,21 @@ class Signals:
             os._exit(128 + signum)
         if self._times > 1 or not self._noting:
             raise Asked
+
+    @property
+    def came_twice(self) -> bool:
+        return self._times > 1
+
+    @contextlib.contextmanager
+    def ending(self) -> Iterator[None]:
+        """The first one ends what is done inside, though it would only be noted outside."""
+        if self.signum is not None:
+            raise Asked
+        noting, self._noting = self._noting, 0
+        try:
+            yield
+        finally:
+            self._noting = noting
 
     @contextlib.contextmanager
     def noting(self) -> Iterator[None]:

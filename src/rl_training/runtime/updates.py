@@ -14,6 +14,8 @@ class Updates(Protocol):
 
     overlaps: bool
     """Whether a call returns before its work is done, so that the environments can step meanwhile."""
+    compiles: bool
+    """Whether the next call compiles first, which takes long."""
 
     def __call__(self, global_step: int) -> UpdateResult: ...
 
@@ -21,7 +23,7 @@ class Updates(Protocol):
 class SampledUpdates:
     """Sample, update, give the priorities back."""
 
-    overlaps = False
+    overlaps = compiles = False
 
     def __init__(self, learner: QLearner, replay: Any, batch_size: int, beta: Callable[[int], float] | None) -> None:
         """beta: of the environment steps, says that the replay is prioritized."""

@@ -106,9 +106,9 @@ def train_value_based(setup: Setup, options: RunOptions, made: ValueParts) -> Tr
         notes=setup.notes,
     )
     run = Run(config, parts, options)
-    update = accelerate_updates(
-        SampledUpdates(learner, replay, settings.batch_size, beta), device=setup.device, compile=config.compile is True, say=run.status
-    )
-    accelerate_acting(actor, setup.device, compile=config.compile is True)
+    how: dict[str, Any] = {"device": setup.device, "compile": config.compile is True}
+    eager = SampledUpdates(learner, replay, settings.batch_size, beta)
+    update = accelerate_updates(eager, **how, say=run.status, compiling=run.signals.ending)
+    accelerate_acting(actor, **how)
     plan = UpdatePlan(settings.train_frequency, settings.gradient_steps)
     return train_off_policy(run, actor=actor, replay=replay, plan=plan, update=update)

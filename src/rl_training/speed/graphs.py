@@ -73,7 +73,7 @@ class GraphedUpdates:
     one overwrites: a metric is read before that, or not at all.
     """
 
-    overlaps = True
+    overlaps, compiles = True, False
 
     def __init__(self, learner: QLearner, replay: Any, batch_size: int, beta: Callable[[int], float] | None, device: torch.device) -> None:
         self._learner, self._replay, self._batch_size, self._beta = learner, replay, batch_size, beta
