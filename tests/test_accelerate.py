@@ -138,8 +138,8 @@ def test_compiled_products_are_those_products(tmp_path: Path, monkeypatch: pytes
     generator = torch.Generator().manual_seed(0)
     x, flat = torch.randn(16, 4, generator=generator), torch.randn(6000, generator=generator)
     graph = make_fx(Products(), decomposition_table=ahead_of_time.plain_products())(x, flat)
-    package = tmp_path / "products.pt2"
-    ahead_of_time._compile(graph, [x, flat], package)
+    monkeypatch.setenv("RL_TRAINING_CACHE", str(tmp_path))
+    package = ahead_of_time._compile(graph, [x, flat], "products")
     made = torch._inductor.aoti_load_package(str(package)).loader.boxed_run([x, flat])
     for mine, theirs in zip(made, Products()(x, flat), strict=True):
         torch.testing.assert_close(mine, theirs, **CLOSE)
@@ -150,8 +150,16 @@ def test_compiled_products_are_those_products(tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setattr(ahead_of_time, "_require_loadable", crash)
     with pytest.raises(RuntimeError, match="does not load"):
-        ahead_of_time._compile(graph, [x, flat], tmp_path / "crashing.pt2")
-    assert [path.name for path in tmp_path.iterdir()] == ["products.pt2"]
+        ahead_of_time._compile(graph, [x, flat], "crashing")
+    assert list(package.parent.iterdir()) == [package]
+
+    # what is damaged afterwards is thrown away, not loaded: native code with a flipped bit takes the process down
+    assert ahead_of_time._cached("products") == package
+    damaged = bytearray(package.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    package.write_bytes(bytes(damaged))
+    assert ahead_of_time._cached("products") is None
+    assert list(package.parent.iterdir()) == []
 
 
 def test_a_batch_laid_out_otherwise_is_learned_from_eagerly(monkeypatch: pytest.MonkeyPatch) -> None:

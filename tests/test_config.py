@@ -23,6 +23,9 @@ from rl_training.experiment.config import (
     parse_override,
     shipped_configs,
 )
+from rl_training.experiment.yaml_text import parse_yaml
+from rl_training.ledger.suites import load_suite
+from rl_training.ledger.tune import load_space
 
 BASE: dict[str, Any] = {"algo": "dqn", "env_id": "CartPole-v1", "seed": 0, "total_timesteps": 100, "output_dir": "runs"}
 
@@ -65,8 +68,8 @@ def test_schedules_may_run_over_another_total() -> None:
         ({"total_timesteps": 5e4}, "total_timesteps must be an integer, got 50000.0; write 50000"),
         ({"num_envs": 0}, "num_envs must be >= 1, got 0"),
         ({"device": "gpu"}, "device must be auto, cpu, cuda, cuda:<number> or mps, got 'gpu'"),
-        ({"threads": 0}, "threads must be auto or an integer >= 1, got 0"),
-        ({"threads": True}, "threads must be auto or an integer >= 1, got True"),
+        ({"threads": 0}, "threads must be auto or an integer from 1 to 1,024, got 0"),
+        ({"threads": True}, "threads must be auto or an integer from 1 to 1,024, got True"),
         ({"compile": "on"}, "compile must be auto, true or false, got 'on'"),
         ({"vectorization": "asink"}, "vectorization must be one of 'auto', 'sync', 'async' or 'native', got 'asink'"),
         ({"tags": "abc"}, "tags must be a list, got 'abc'"),
@@ -175,7 +178,10 @@ def test_numbers_as_people_write_them(tmp_path: Path) -> None:
         ("seed: 2024-99-99\n", "month must be in 1..12"),
         ("a\x00b", "not text YAML can hold"),
         ("[" * 5000, "maximum recursion depth exceeded"),
-        ("{env_kwargs: &loop {a: *loop}, algo: dqn, env_id: x, seed: 1, total_timesteps: 1, output_dir: x}", "is nested too deeply"),
+        (
+            "{env_kwargs: &loop {a: *loop}, algo: dqn, env_id: x, seed: 1, total_timesteps: 1, output_dir: x}",
+            "an alias stands inside of what it",
+        ),
     ],
 )
 def test_broken_yaml_is_placed(tmp_path: Path, text: str, message: str) -> None:
@@ -291,3 +297,84 @@ def test_the_link_at_the_root_is_the_one_copy() -> None:
     assert not os.path.isabs(os.readlink(root))
     assert root.resolve() == SHIPPED_CONFIGS
     assert shipped_configs()
+
+
+# Sizes
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"threads": 100_000}, "threads must be auto or an integer from 1 to 1,024, got 100000"),
+        ({"num_envs": 10**8}, "num_envs must be <= 65536, got 100000000"),
+        ({"num_envs": 5_000, "vectorization": "async"}, "num_envs must be <= 1,024 with vectorization: async (a process each), got 5000"),
+        ({"device": "cuda:99999999999"}, "device must be auto, cpu, cuda, cuda:<number> or mps, got 'cuda:99999999999'"),
+        ({"total_timesteps": 10**400}, "total_timesteps must be <= 1000000000000000, got an integer of 1329 bits"),
+        ({"algo_kwargs": {"n_step": 2**31}}, "algo_kwargs.n_step must be <= 4096, got 2147483648"),
+        (
+            {"algo_kwargs": {"n_step": 4_000}, "num_envs": 4_000},
+            "algo_kwargs.n_step times num_envs must be <= 10,000,000, got 4000 times 4000",
+        ),
+        ({"algo_kwargs": {"hidden_sizes": [10**6]}}, "algo_kwargs.hidden_sizes.0 must be <= 16384, got 1000000"),
+        ({"algo_kwargs": {"hidden_sizes": [1] * 65}}, "algo_kwargs.hidden_sizes must hold at most 64 values, got 65"),
+        ({"algo_kwargs": {"batch_size": 10**9, "buffer_capacity": 10**9}}, "algo_kwargs.batch_size must be <= 1048576, got 1000000000"),
+        ({"algo_kwargs": {"head": "categorical", "num_atoms": 10**6}}, "algo_kwargs.num_atoms must be <= 10000, got 1000000"),
+        ({"algo_kwargs": {"head": "quantile", "num_quantiles": 10**6}}, "algo_kwargs.num_quantiles must be <= 10000, got 1000000"),
+        ({"algo_kwargs": {"head": "implicit", "embedding_dim": 10**6}}, "algo_kwargs.embedding_dim must be <= 16384, got 1000000"),
+        ({"algo": "drqn", "algo_kwargs": {"sequence_length": 10**6}}, "algo_kwargs.sequence_length must be <= 65536, got 1000000"),
+        (
+            {"algo": "drqn", "algo_kwargs": {"recurrent_hidden_size": 10**6}},
+            "algo_kwargs.recurrent_hidden_size must be <= 16384, got 1000000",
+        ),
+        ({"algo": "drqn", "algo_kwargs": {"recurrent_num_layers": 65}}, "algo_kwargs.recurrent_num_layers must be <= 64, got 65"),
+        ({"algo": "ppo", "algo_kwargs": {"num_steps": 10**8}}, "algo_kwargs.num_steps must be <= 1000000, got 100000000"),
+        ({"env_kwargs": {"x": 2**2000}}, "env_kwargs.x must be a smaller number, got an integer of 2001 bits"),
+        ({"env_kwargs": {"x": "\ud800"}}, "env_kwargs.x must be text that a file can hold, got '\\ud800'"),
+        ({"tags": ["a\0b"]}, "tags.0 must be text that a file can hold, got 'a\\x00b'"),
+        ({"output_dir": "a\0b"}, "output_dir must be text that a file can hold, got 'a\\x00b'"),
+        ({"tags": list(range(10**5))}, "tags.0 must be text, got 0 (and 99999 more)"),
+        ({"tags": {"x": list(range(10**6))}}, "tags must be a list, got {'x': [0, 1, 2, 3, 4, 5, 6, 7, ...]}"),
+    ],
+)
+def test_a_number_that_would_take_the_machine_down_is_refused(values: dict[str, Any], message: str) -> None:
+    assert refusal(lambda: TrainConfig(**{**BASE, **values})) == message
+
+
+BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{after}: &{after} [{', '.join([f'*{name}'] * 9)}]\n" for name, after in zip("abcdefgh", "bcdefghi", strict=True)
+)
+MERGED = "a: &a {x: 1}\n" + "".join(
+    f"{after}: &{after} {{<<: [{', '.join([f'*{name}'] * 9)}]}}\n" for name, after in zip("abcdefgh", "bcdefghi", strict=True)
+)
+LONG = f"a: &a {'x' * 10_000}\nb: [{', '.join(['*a'] * 1_000)}]\n"
+
+
+@pytest.mark.parametrize("text", [BOMB, MERGED, LONG])
+def test_a_bomb_of_aliases_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "bomb.yaml").write_text(text)
+    message = "its aliases, written out, are too much to read"
+    assert refusal(lambda: load_config(tmp_path / "bomb.yaml")).endswith(message)
+    assert refusal(lambda: load_suite(tmp_path / "bomb.yaml")).endswith(message)
+    assert refusal(lambda: load_space(tmp_path / "bomb.yaml")).endswith(message)
+    assert refusal(lambda: parse_override("env_kwargs=" + f"[&a [{'x, ' * 99}x], &b [{'*a, ' * 99}*a], [{'*b, ' * 99}*b]]")).endswith(
+        message
+    )
+    assert parse_yaml("a: &a {x: 1}\nb: {<<: *a, y: 2}\nc: [*a, *a]", source="x")["b"] == {"x": 1, "y": 2}  # as people use them
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [("null: 1", "None is no key"), ("2: 1", "2 is no key"), ("[1]", "must hold keys and values")]
+)
+def test_keys_that_are_no_text_are_refused(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "x.yaml").write_text(text)
+    for load in (load_suite, load_space):
+        assert message in refusal(lambda load=load: load(tmp_path / "x.yaml"))
+    assert "is not a key of a config" in refusal(lambda: load_config(tmp_path / "x.yaml")) or text == "[1]"
+
+
+def test_a_config_is_a_regular_file_of_some_size(tmp_path: Path) -> None:
+    with (tmp_path / "long.yaml").open("wb") as file:
+        file.truncate(10 << 30)
+    assert "is larger than the 262,144 bytes" in refusal(lambda: load_config(tmp_path / "long.yaml"))
+    os.mkfifo(tmp_path / "pipe.yaml")
+    assert "no such config" in refusal(lambda: load_config(tmp_path / "pipe.yaml"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -332,3 +333,52 @@ def test_what_a_run_is_called_stays_text_and_nothing_is_asked_for(page: Browser)
     assert page.run("window.broken === undefined") is True
     assert all(address.startswith("file:") for address in page.requests) and page.requests
     assert page.problems == []
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        "tags: 3\nalgo: dqn",
+        "1: 2\nalgo: {x: 1}\nnull: 3",
+        "env_kwargs: [1]\ntotal_timesteps: {a: 1}\nseed: [2]",
+        "algo: dqn\nenv_kwargs: {when: 2024-01-01, data: !!binary aGVsbG8=, some: !!set {a, b}}",
+        f"seed: 0x{'f' * 5000}\ntotal_timesteps: .inf",
+        "tags: [null, {a: 1}]",
+    ],
+)
+def test_a_strange_run_is_shown_and_not_stumbled_over(tmp_path: Path, config: str) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.yaml").write_text(config)
+        (tmp_path / name / "metadata.json").write_text("[" * 100_000)
+        lines = ['{"step": 1, "eval/mean_reward": 1' + "0" * 400 + "}", '{"step": 1' + "0" * 40 + "}", "[" * 100_000, "NaN", '{"step": 1}']
+        (tmp_path / name / "metrics.jsonl").write_text("\n".join(lines))
+    assert "2 runs" in write_report([tmp_path], tmp_path / "page.html")
+
+
+def test_what_cannot_be_read_is_refused_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    os.mkfifo(tmp_path / "runs" / "pipe.json")
+    (tmp_path / "runs" / "deep.json").write_text("[" * 100_000)
+    (tmp_path / "runs" / "strange.json").write_text(json.dumps({**ledger_runs.record("dqn__a__seed1"), "seed": 1e400}))
+    with pytest.raises(UserError, match="no runs there"):
+        write_report([tmp_path / "runs"], tmp_path / "page.html")
+    (tmp_path / "runs" / "one.json").write_text(json.dumps({**ledger_runs.record("dqn__a__seed1"), "wall_time_s": "long", "git": "main"}))
+    os.mkfifo(tmp_path / "page.html")
+    with pytest.raises(UserError, match="is no regular file"):
+        write_report([tmp_path / "runs"], tmp_path / "page.html")
+    for text in ("[" * 100_000, "[1]", '{"iqm [[1]]": "abc"}', '{"iqm [[1]]": [1, 2]}'):
+        (tmp_path / "runs" / "statistics.json").write_text(text)
+        with pytest.raises(UserError, match=r"statistics\.json: cannot be read"):
+            write_report([tmp_path / "runs"], tmp_path / "other.html")
+
+
+def test_a_password_of_an_older_run_is_not_shown(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("algo: dqn\ntrackers: [{mlflow: {tracking_uri: 'https://me:hunter2@host/x?token=sesame'}}]")
+    (tmp_path / "metadata.json").write_text(
+        json.dumps({"command": ["train", "--set", "trackers=[{mlflow: {tracking_uri: http://a:hunter2@b}}]"]})
+    )
+    (tmp_path / "metrics.jsonl").write_text("")
+    write_report([tmp_path], tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert "hunter2" not in page and "sesame" not in page and "***@host" in page

@@ -165,3 +165,60 @@ def test_bad_entries() -> None:
     for entries, message in (("wandb", "trackers must be a list"), ([["wandb"]], "must be a list of names"), ([{"mlflow": 3}], "must be")):
         with pytest.raises(ConfigError, match=message):
             DQN("CartPole-v1", trackers=entries)
+
+
+SECRET = "http://me:hunter2@127.0.0.1:1/x?api_token=sesame"
+
+
+def saved_text(folder: Path) -> str:
+    return "".join(path.read_text(errors="replace") for path in sorted(folder.rglob("*")) if path.is_file())
+
+
+def test_credentials_are_used_and_not_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    used: list[str | None] = []
+
+    class Sink:
+        id = "7"
+
+        def __init__(self, directory: Any, tracker_id: str | None, *, tracking_uri: str | None = None, experiment: str = "x") -> None:
+            used.append(tracking_uri)
+
+        def write(self, step: int, values: Any) -> None:
+            raise RuntimeError(f"no connection to {SECRET}")
+
+        def close(self) -> None: ...
+
+    monkeypatch.setitem(tracking._TABLE, "mlflow", Sink)
+    monkeypatch.setitem(tracking._NEEDS, "mlflow", ())
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setattr("sys.argv", ["train", "--set", f"trackers=[{{mlflow: {{tracking_uri: {SECRET}}}}}]"])
+    agent = DQN("CartPole-v1", **SMALL, output_dir=tmp_path, trackers=[{"mlflow": {"tracking_uri": SECRET}}])
+    with pytest.warns(RuntimeWarning, match="mlflow failed") as warned:
+        run_dir = agent.learn(50).run_dir
+        agent.learn(50)  # goes on with what this process was told
+    assert used == [SECRET, SECRET]
+    for text in (saved_text(run_dir), *(str(each.message) for each in warned)):
+        assert "hunter2" not in text and "sesame" not in text and "***@127.0.0.1:1/x?api_token=***" in text
+    resumed = DQN.resume(run_dir)
+    with pytest.raises(ConfigError, match=r"its credentials are not saved with a run: set MLFLOW_TRACKING_URI to the whole address"):
+        resumed.learn(10)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", SECRET)
+    with pytest.warns(RuntimeWarning, match="mlflow failed"):
+        resumed.learn(10)
+    assert "hunter2" not in saved_text(run_dir)
+
+
+@needs("mlflow", "sqlalchemy")
+def test_mlflow_takes_the_whole_address_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def client(tracking_uri: str) -> Any:
+        asked.append(tracking_uri)
+        raise RuntimeError(f"no connection to {tracking_uri}")
+
+    monkeypatch.setattr("mlflow.tracking.MlflowClient", client)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", SECRET)
+    masked = {"mlflow": {"tracking_uri": "http://***@127.0.0.1:1/x"}}
+    with pytest.raises(RunError, match="mlflow could not start") as caught:
+        DQN("CartPole-v1", **SMALL, output_dir=tmp_path, trackers=[masked]).learn(50)
+    assert asked == [SECRET] and "hunter2" not in str(caught.value)

@@ -21,12 +21,12 @@ def available_memory(device: str = "cpu") -> int | None:
     return min(figures, default=None)
 
 
-def require_memory(needed: int, *, device: str, what: str) -> None:
+def require_memory(needed: int, *, device: str, what: str, remedy: str = "lower the capacity") -> None:
     """Raise UserError with both figures when `needed` bytes do not fit on `device`."""
     available = available_memory(device)
     if available is not None and needed > available:
         figures = f"needs {format_bytes(needed)} on {device}, but only {format_bytes(available)} is available"
-        raise UserError(f"{what} {figures}: lower the capacity")
+        raise UserError(f"{what} {figures}: {remedy}")
 
 
 def speed_is_on() -> bool:

@@ -97,7 +97,8 @@ class ManagedAlgorithm:
             with self._place_to_go_on() as path:
                 new_in = self.config.output_dir if find_run(path) is None else None
                 where: dict[str, Any] = {"total_timesteps": end, "extend_schedule": extend_schedule, "output_dir": new_in, "env": self._env}
-                result = workflows.resume_training(path, callbacks=watched, quiet=quiet, **where)
+                trackers = self.config.trackers  # with the passwords that no file holds
+                result = workflows.resume_training(path, callbacks=watched, quiet=quiet, trackers=trackers, **where)
         self.checkpoint_path, self._goes_on_in_place, self._total_is_unsaid = result.checkpoint_path, True, False
         return result
 

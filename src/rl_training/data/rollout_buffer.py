@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from rl_training.data.storage import as_array, as_torch_dtype
+from rl_training.resources import require_memory
 
 if TYPE_CHECKING:
     from rl_training.types import Array, Batch, State
@@ -73,6 +75,9 @@ class RolloutBuffer:
             "rewards": ((), torch.float32),
         }
         fields |= {"terminated": flag, "truncated": flag, "valid": flag, "episode_starts": flag}
+        item = sum(math.prod(shape) * dtype.itemsize for shape, dtype in fields.values())
+        what = f"a rollout of {num_steps:,} steps of {num_envs:,} environments"
+        require_memory(num_steps * num_envs * item, device="cpu", what=what, remedy="lower num_steps")
         self._tensors = {name: torch.zeros(num_steps, num_envs, *shape, dtype=dtype) for name, (shape, dtype) in fields.items()}
         self._host = {name: tensor.numpy() for name, tensor in self._tensors.items()}
         self._rng = np.random.default_rng(seed)

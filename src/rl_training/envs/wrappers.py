@@ -23,6 +23,7 @@ from rl_training.types import Array
 
 AnyEnv: TypeAlias = gym.Env[Any, Any]
 Wrap: TypeAlias = Callable[..., AnyEnv]
+MAX_FRAMES = 10_000
 
 
 class WrapperCall(NamedTuple):
@@ -131,8 +132,8 @@ class _FrameStack(gym.Wrapper[Any, Any, Any, Any]):
         space = env.observation_space
         if not isinstance(space, spaces.Box):
             raise SpaceError(f"wrapper frame_stack needs a Box observation, not {space}; put `flatten` before it")
-        if not _is_whole(size, 1):
-            raise UserError(f"wrapper frame_stack: size must be a whole number of at least 1, not {size!r}")
+        if not _is_whole(size, 1) or size > MAX_FRAMES:
+            raise UserError(f"wrapper frame_stack: size must be a whole number of at least 1 and at most {MAX_FRAMES:,}, not {size!r:.60}")
         self._frames: deque[Any] = deque(maxlen=size)
         self._join: Callable[[Sequence[Any]], Array] = np.concatenate if len(space.shape) == 1 else np.stack
         self.observation_space = spaces.Box(self._join([space.low] * size), self._join([space.high] * size), dtype=space.dtype.type)

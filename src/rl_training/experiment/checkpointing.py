@@ -35,6 +35,7 @@ from rl_training.experiment.files import (
 )
 from rl_training.experiment.manifest import FILES, FORMAT_VERSION, MANIFEST, manifest_of, read_manifest, seal
 from rl_training.experiment.runs import is_run_directory
+from rl_training.experiment.saved_spaces import require_saved_spaces
 from rl_training.experiment.state_files import join_state, read_tensors, split_state, write_tensors
 from rl_training.types import State
 
@@ -72,6 +73,11 @@ class Checkpoint:
     def run_dir(self) -> Path | None:
         """The run this checkpoint stands in, if it does."""
         return run_of(self.path)
+
+    @property
+    def spaces(self) -> dict[str, Any]:
+        """What the network was built by, checked."""
+        return require_saved_spaces(self.manifest.get("spaces"), source=str(self.path / MANIFEST))
 
     def require_for_resume(self) -> None:
         """Raises CheckpointError where a run cannot go on from here."""

@@ -11,25 +11,41 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from typing_extensions import Self
 
 from rl_training.errors import ConfigError
-from rl_training.experiment.explain import nearest, one_line
+from rl_training.experiment.credentials import masked
+from rl_training.experiment.explain import nearest, one_line, shown
 from rl_training.experiment.registry import AlgorithmSpec, get_algorithm_spec
 from rl_training.experiment.settings import Count, Settings, Steps
 from rl_training.experiment.tracking import parse_trackers
-from rl_training.experiment.yaml_text import parse_yaml
+from rl_training.experiment.yaml_text import parse_yaml, read_yaml
 
 SHIPPED_CONFIGS = Path(__file__).resolve().parent.parent / "assets" / "configs"
 _CALLABLE = "callable:"
+MAX_THREADS, MAX_PROCESSES = 1_024, 1_024
 
 
 def _plain(value: Any, where: str = "") -> Any:
     """`value` as YAML and JSON can hold it (tuples become lists), so that a resumed run gets exactly what the first one got."""
-    if value is None or isinstance(value, (bool, str)):
+    if value is None or isinstance(value, bool):
         return value
+    if isinstance(value, str):
+        return _text(value, where)
     if isinstance(value, numbers.Integral):  # NumPy's too
+        if int(value).bit_length() > 1_024:
+            raise ValueError(f"{where} must be a smaller number, got {shown(int(value))}")
         return int(value)
     if isinstance(value, numbers.Real):
         return float(value)
@@ -40,9 +56,17 @@ def _plain(value: Any, where: str = "") -> Any:
     if isinstance(value, Mapping):
         for key in value:
             if not isinstance(key, str):
-                raise ValueError(f"{where}.{key} must have text for its key")
+                raise ValueError(f"{where}.{shown(key)} must have text for its key")
+            _text(key, f"{where}.{key}")
         return {key: _plain(item, f"{where}.{key}") for key, item in value.items()}
-    raise ValueError(f"{where} must be a number, text, list or mapping (it is saved with the run), got {value!r:.60}")
+    raise ValueError(f"{where} must be a number, text, list or mapping (it is saved with the run), got {shown(value)}")
+
+
+def _text(value: str, where: str = "") -> str:
+    """Text that a file can hold: JSON can spell half a character, and YAML writes a NUL that nobody can read back."""
+    if "\0" in value or (not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value)):
+        raise ValueError(f"{where} must be text that a file can hold, got {shown(value)}".strip())
+    return value
 
 
 def _mapping(value: Any) -> Any:
@@ -57,11 +81,12 @@ Plain = Annotated[dict[str, Any], BeforeValidator(_mapping)]
 def _folder(value: Any) -> Path:
     text = os.fspath(value) if isinstance(value, os.PathLike) else value
     if not isinstance(text, str):
-        raise ValueError(f"must be text, got {value!r}")
-    return Path(text)
+        raise ValueError(f"must be text, got {shown(value)}")
+    return Path(_text(text))
 
 
 Folder = Annotated[Path, BeforeValidator(_folder)]
+Text = Annotated[str, AfterValidator(_text)]
 
 
 class TrainConfig(BaseModel):
@@ -72,21 +97,21 @@ class TrainConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
-    algo: str
-    env_id: str = Field(min_length=1)
+    algo: Text
+    env_id: Text = Field(min_length=1)
     seed: int = Field(ge=0, lt=2**63)
     total_timesteps: Count
     output_dir: Folder
     device: str = "auto"
-    num_envs: Count = 1
-    eval_episodes: Count = 5
+    num_envs: Annotated[int, Field(ge=1, le=65_536)] = 1
+    eval_episodes: Annotated[int, Field(ge=1, le=1_000_000)] = 5
     eval_max_steps: Count = 27_000
     eval_interval: Steps = 5_000
     log_interval: Steps = 1_000
     checkpoint_interval: Steps = 10_000
     checkpoint_replay: bool = True
     keep_checkpoints: Count = 3
-    tags: Annotated[tuple[str, ...], BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)] = ()
+    tags: Annotated[tuple[Text, ...], BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)] = ()
     algo_kwargs: Plain = Field(default_factory=dict)
     env_kwargs: Plain = Field(default_factory=dict)
     vectorization: Literal["auto", "sync", "async", "native"] = "auto"
@@ -109,22 +134,22 @@ class TrainConfig(BaseModel):
     @field_validator("device", mode="before")
     @classmethod
     def _known_device(cls, value: object) -> object:
-        if not isinstance(value, str) or not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", value):
-            raise ValueError(f"must be auto, cpu, cuda, cuda:<number> or mps, got {value!r}")
+        if not isinstance(value, str) or not re.fullmatch(r"auto|cpu|mps|cuda(:\d{1,3})?", value):
+            raise ValueError(f"must be auto, cpu, cuda, cuda:<number> or mps, got {shown(value)}")
         return value
 
     @field_validator("compile", mode="before")
     @classmethod
     def _known_compile(cls, value: object) -> object:
         if value != "auto" and not isinstance(value, bool):
-            raise ValueError(f"must be auto, true or false, got {value!r}")
+            raise ValueError(f"must be auto, true or false, got {shown(value)}")
         return value
 
     @field_validator("threads", mode="before")
     @classmethod
     def _known_threads(cls, value: object) -> object:
-        if value != "auto" and not (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
-            raise ValueError(f"must be auto or an integer >= 1, got {value!r}")
+        if value != "auto" and not (isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_THREADS):
+            raise ValueError(f"must be auto or an integer from 1 to {MAX_THREADS:,}, got {shown(value)}")
         return value
 
     @field_validator("trackers")
@@ -136,6 +161,12 @@ class TrainConfig(BaseModel):
     @model_validator(mode="after")
     def _parse_settings(self) -> Self:
         self._settings = get_algorithm_spec(self.algo).parse(self.algo_kwargs)
+        if self.vectorization == "async" and self.num_envs > MAX_PROCESSES:
+            raise ValueError(f"num_envs must be <= {MAX_PROCESSES:,} with vectorization: async (a process each), got {self.num_envs}")
+        for key, most in (("n_step", 10**7), ("sequence_length", 10**7), ("num_steps", 10**9)):  # kept of every environment
+            steps = getattr(self._settings, key, 0)
+            if steps * self.num_envs > most:
+                raise ValueError(f"algo_kwargs.{key} times num_envs must be <= {most:,}, got {steps} times {self.num_envs}")
         return self
 
     @property
@@ -168,7 +199,7 @@ class TrainConfig(BaseModel):
             **dict(self),
             "output_dir": str(self.output_dir),
             "tags": list(self.tags),
-            "trackers": list(self.trackers),
+            "trackers": masked(self.trackers),
             "algo_kwargs": self.settings.to_dict(),
         }
 
@@ -184,10 +215,9 @@ class TrainConfig(BaseModel):
     def from_dict(cls, values: object, *, source: str) -> TrainConfig:
         """The config in `values`; an error says `source`, where they came from."""
         if not isinstance(values, Mapping):
-            raise ConfigError(f"{source}: must hold keys and values, such as `algo: dqn`, got {values!r:.60}")
-        strange = next((key for key in values if not isinstance(key, str)), None)
-        if strange is not None:
-            raise ConfigError(f"{source}: {strange!r} is not a key of a config")
+            raise ConfigError(f"{source}: must hold keys and values, such as `algo: dqn`, got {shown(values)}")
+        if strange := [key for key in values if not isinstance(key, str)]:
+            raise ConfigError(f"{source}: {shown(strange[0])} is not a key of a config")
         try:
             return cls(**values)
         except ConfigError as error:
@@ -264,12 +294,7 @@ def shipped_configs() -> tuple[str, ...]:
 
 def load_config(path: str | Path, overrides: Iterable[Override | str] = ()) -> TrainConfig:
     """Reads a config file, changed by `overrides` (`"key=value"`, or `Override`s)."""
-    found = find_config(path)
-    try:
-        text = found.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read ({error})") from None
-    return build_config(parse_yaml(text, source=str(path)), overrides, source=str(path))
+    return build_config(read_yaml(find_config(path), source=str(path)), overrides, source=str(path))
 
 
 def build_config(values: Any, overrides: Iterable[Override | str] = (), *, source: str) -> TrainConfig:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import reprlib
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -10,9 +11,28 @@ if TYPE_CHECKING:
     from pydantic import ValidationError
 
 
+class _Short(reprlib.Repr):
+    """`repr` that looks only at what it shows: a value somebody else wrote may be of any size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel, self.maxlist, self.maxtuple, self.maxdict, self.maxstring, self.maxother = 3, 8, 8, 4, 60, 60
+
+    def repr_int(self, x: int, level: int) -> str:
+        return repr(x) if x.bit_length() <= 200 else f"an integer of {x.bit_length()} bits"
+
+
+_SHORT = _Short()
+
+
+def shown(value: object) -> str:
+    """A value as a message shows it: whole where it is short."""
+    return " ".join(_SHORT.repr(value).split())
+
+
 def nearest(name: object, candidates: Iterable[str]) -> str | None:
     """The candidate most like `name`, or None where nothing is like it."""
-    found = difflib.get_close_matches(str(name), list(candidates), n=1, cutoff=0.7)
+    found = difflib.get_close_matches(str(name)[:100], list(candidates), n=1, cutoff=0.7)
     return found[0] if found else None
 
 
@@ -39,7 +59,7 @@ _BOUNDS = {"greater_than": (">", "gt"), "greater_than_equal": (">=", "ge"), "les
 
 
 def _one(error: Any, prefix: str, unknown: Callable[[str], str]) -> str:
-    key = prefix + ".".join(str(part) for part in error["loc"])
+    key = prefix + ".".join(f"{part!s:.60}" for part in error["loc"])
     kind, value, context = error["type"], error.get("input"), error.get("ctx", {})
     if kind == "value_error":  # raised by our own validators, whose text is finished
         text = str(context["error"])
@@ -50,14 +70,16 @@ def _one(error: Any, prefix: str, unknown: Callable[[str], str]) -> str:
         return f"{key} is missing"
     if kind in _BOUNDS:
         sign, name = _BOUNDS[kind]
-        return f"{key} must be {sign} {context[name]}, got {value!r}"
+        return f"{key} must be {sign} {context[name]}, got {shown(value)}"
     if kind == "literal_error":
-        return f"{key} must be one of {context['expected']}, got {value!r}"
+        return f"{key} must be one of {context['expected']}, got {shown(value)}"
     if kind == "int_type" and isinstance(value, float) and value.is_integer():
-        return f"{key} must be an integer, got {value!r}; write {int(value)}"
+        return f"{key} must be an integer, got {shown(value)}; write {int(value)}"
     if kind in _KINDS:
-        return f"{key} must be {_KINDS[kind]}, got {value!r}"
-    return f"{key}: {error['msg']}, got {value!r}"
+        return f"{key} must be {_KINDS[kind]}, got {shown(value)}"
+    if kind == "too_long":
+        return f"{key} must hold at most {context['max_length']} values, got {context['actual_length']}"
+    return f"{key}: {error['msg']}, got {shown(value)}"
 
 
 def one_line(error: ValidationError, *, prefix: str = "", unknown: Callable[[str], str]) -> str:

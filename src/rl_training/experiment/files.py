@@ -226,6 +226,7 @@ class Lock:
     _held: ClassVar[weakref.WeakSet[Lock]] = weakref.WeakSet()
 
     def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
         self.release = weakref.finalize(self, os.close, descriptor)
         self._held.add(self)
 
@@ -245,6 +246,23 @@ class Lock:
         except OSError:
             pass
         return lock
+
+    @classmethod
+    def file(cls, path: Path) -> Lock | None:
+        """The lock of the file `path`, which is made for it; None where somebody else has it. `remove_file` takes the file away again."""
+        while True:
+            os.close(os.open(path, os.O_RDONLY | os.O_CREAT | _NO_FOLLOW | _NO_WAIT, 0o666))
+            try:
+                lock = cls.of(path)
+                if lock is None or sys.platform == "win32" or os.path.samestat(os.fstat(lock._descriptor), os.stat(path)):
+                    return lock
+            except FileNotFoundError:
+                continue  # whoever had it removed it meanwhile, and so what was locked is not what others will lock
+
+    def remove_file(self, path: Path) -> None:
+        """Removes the locked file and lets go of it, in this order: nobody else can lock what is about to vanish."""
+        path.unlink(missing_ok=True)
+        self.release()
 
     @classmethod
     def forget(cls) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rl_training.errors import ConfigError
 from rl_training.experiment.explain import did_you_mean
+from rl_training.experiment.explain import shown as _shown
 from rl_training.experiment.settings import PPOSettings, RecurrentPPOSettings, RecurrentSettings, Settings, ValueSettings
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class AlgorithmSpec:
         for key, value in self.fixed.items():
             if key in algo_kwargs and algo_kwargs[key] != value:
                 shown = str(value).lower()
-                raise ConfigError(f"{prefix}{key} is {shown} in every {self.name} (that is what it is), got {algo_kwargs[key]!r}")
+                raise ConfigError(f"{prefix}{key} is {shown} in every {self.name} (that is what it is), got {_shown(algo_kwargs[key])}")
         merged = {**self.defaults, **self.fixed, **algo_kwargs}
         for key in self.defaults.keys() - algo_kwargs.keys():  # a default of a part this config switched off
             if not all(need.met(merged) for need in self.settings.needs(key)):

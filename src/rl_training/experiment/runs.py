@@ -17,6 +17,7 @@ from typing import Any
 
 from rl_training.errors import ConfigError, RunError, UserError
 from rl_training.experiment.config import TrainConfig, load_config
+from rl_training.experiment.credentials import masked
 from rl_training.experiment.files import (
     Lock,
     disk_is_full,
@@ -212,7 +213,7 @@ def versions() -> dict[str, str]:
 def _describe(config: TrainConfig, command: Sequence[str]) -> dict[str, Any]:
     return {
         "created": datetime.now().astimezone().isoformat(timespec="seconds"),
-        "command": list(command),
+        "command": masked(list(command)),
         "versions": versions(),
         "git": git_state(),
         "hardware": _hardware(config.device),

@@ -19,9 +19,21 @@ from rl_training.experiment.explain import did_you_mean, one_line
 Unit = Annotated[float, Field(ge=0.0, le=1.0)]
 Positive = Annotated[float, Field(gt=0.0)]
 NonNegative = Annotated[float, Field(ge=0.0)]
-Count = Annotated[int, Field(ge=1)]
-Steps = Annotated[int, Field(ge=0)]
-Sizes = Annotated[tuple[Count, ...], BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)]
+# Every number that decides how much memory is taken has an end, far beyond what anybody trains with: a slip, or a stranger's config,
+# is told so instead of taking the machine down.
+MOST = 10**15  # steps: more than a run can take, and floats still tell them apart
+Count = Annotated[int, Field(ge=1, le=MOST)]
+Steps = Annotated[int, Field(ge=0, le=MOST)]
+Width = Annotated[int, Field(ge=1, le=16_384)]  # units of one layer
+Depth = Annotated[int, Field(ge=1, le=64)]  # layers
+Outputs = Annotated[int, Field(ge=1, le=10_000)]  # atoms or quantiles of one action
+Items = Annotated[int, Field(ge=1, le=10_000_000_000)]  # of a buffer, which says itself whether it fits into memory
+BatchItems = Annotated[int, Field(ge=1, le=1_048_576)]
+Window = Annotated[int, Field(ge=1, le=4_096)]  # steps of one n-step window
+Stretch = Annotated[int, Field(ge=1, le=65_536)]  # steps of one sequence
+Rounds = Annotated[int, Field(ge=1, le=1_000_000)]
+_as_tuple = BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)
+Sizes = Annotated[tuple[Width, ...], Field(max_length=64), _as_tuple]
 
 
 @dataclass(frozen=True)
@@ -96,11 +108,11 @@ class LearningSettings(Settings):
 class ValueSettings(LearningSettings):
     """The value-based rows: DQN and everything that is DQN with other parts. All step counts are environment steps."""
 
-    buffer_capacity: Count = 100_000
-    batch_size: Count = 64
+    buffer_capacity: Items = 100_000
+    batch_size: BatchItems = 64
     learning_starts: Steps = 1_000
     train_frequency: Count = 4
-    gradient_steps: Annotated[int, Field(ge=-1)] = 1  # -1: as many as environment steps in the round
+    gradient_steps: Annotated[int, Field(ge=-1, le=1_000_000)] = 1  # -1: as many as environment steps in the round
     target_update_interval: Count = 500
     tau: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
     hidden_sizes: Sizes = (128, 128)
@@ -110,20 +122,20 @@ class ValueSettings(LearningSettings):
     epsilon_end: Unit = 0.05
     exploration_fraction: Unit = 0.2
     epsilon_ladder: bool = False  # a constant ε per environment, from exploring to nearly greedy (arXiv:1803.00933)
-    n_step: Count = 1
+    n_step: Window = 1
     double_q: bool = False
     dueling: bool = False
     noisy: bool = False
     noisy_sigma: Annotated[Positive, Needs("noisy", (True,))] = 0.5
     head: Literal["scalar", "categorical", "quantile", "implicit"] = "scalar"
-    num_atoms: Annotated[int, Field(ge=2), CATEGORICAL] = 51
+    num_atoms: Annotated[int, Field(ge=2, le=10_000), CATEGORICAL] = 51
     v_min: Annotated[float, CATEGORICAL] = -10.0
     v_max: Annotated[float, CATEGORICAL] = 10.0
-    num_quantiles: Annotated[Count, QUANTILE] = 51
+    num_quantiles: Annotated[Outputs, QUANTILE] = 51
     kappa: Annotated[NonNegative, QUANTILE] = 1.0
-    num_target_quantiles: Annotated[Count, IMPLICIT] = 64
-    num_acting_quantiles: Annotated[Count, IMPLICIT] = 32
-    embedding_dim: Annotated[Count, IMPLICIT] = 64
+    num_target_quantiles: Annotated[Outputs, IMPLICIT] = 64
+    num_acting_quantiles: Annotated[Outputs, IMPLICIT] = 32
+    embedding_dim: Annotated[Width, IMPLICIT] = 64
     prioritized: bool = False
     prioritized_alpha: Annotated[Unit, PRIORITIZED] = 0.6
     prioritized_beta_start: Annotated[Unit, PRIORITIZED] = 0.4
@@ -146,12 +158,12 @@ class RecurrentSettings(ValueSettings):
     """DRQN and R2D2: sequences of a recurrent network. `hidden_sizes` is the encoder's, `sequence_length` includes the burn-in."""
 
     hidden_sizes: Sizes = (64,)
-    features_dim: Count = 64
+    features_dim: Width = 64
     head_hidden_sizes: Sizes = ()
-    recurrent_hidden_size: Count = 64
-    recurrent_num_layers: Count = 1
+    recurrent_hidden_size: Width = 64
+    recurrent_num_layers: Depth = 1
     recurrent_skip: bool = False  # the head reads the encoder's features beside the LSTM's output
-    sequence_length: Count = 20
+    sequence_length: Stretch = 20
     sequence_overlap: Steps = 0
     burn_in: Steps = 0
     stored_state: bool = True
@@ -177,8 +189,8 @@ class PPOSettings(LearningSettings):
 
     learning_rate: Positive = 3e-4
     adam_eps: Positive = 1e-5
-    num_steps: Count = 2_048
-    update_epochs: Count = 10
+    num_steps: Rounds = 2_048
+    update_epochs: Rounds = 10
     minibatch_size: Count = 64
     gae_lambda: Unit = 0.95
     clip_coef: Positive = 0.2
@@ -198,9 +210,9 @@ class RecurrentPPOSettings(PPOSettings):
     """Recurrent PPO: encoder (`hidden_sizes`, `features_dim`), LSTM, heads (`head_hidden_sizes`). Sequences are what an episode did within
     a rollout, so `num_steps` bounds their length."""
 
-    num_steps: Count = 128
+    num_steps: Rounds = 128
     hidden_sizes: Sizes = ()
-    features_dim: Count | None = 64  # None: no such layer
+    features_dim: Width | None = 64  # None: no such layer
     head_hidden_sizes: Sizes = ()
-    recurrent_hidden_size: Count = 64
-    recurrent_num_layers: Count = 1
+    recurrent_hidden_size: Width = 64
+    recurrent_num_layers: Depth = 1

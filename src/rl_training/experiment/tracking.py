@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from rl_training.errors import ConfigError, RunError
-from rl_training.experiment.explain import did_you_mean
+from rl_training.experiment.credentials import MASK, masked
+from rl_training.experiment.explain import did_you_mean, shown
 
 if TYPE_CHECKING:
     from rl_training.experiment.logging import Sink
@@ -40,7 +41,7 @@ def parse_trackers(entries: Sequence[Any]) -> tuple[TrackerCall, ...]:
             ((name, arguments),) = entry.items()
             call = TrackerCall(str(name), dict(arguments or {}))
         else:
-            raise ValueError(f"must be a list of names or {{name: {{arguments}}}}, got {entry!r:.60}")
+            raise ValueError(f"must be a list of names or {{name: {{arguments}}}}, got {shown(entry)}")
         if call.name not in _TABLE:
             raise ValueError(f"has no {call.name!r}{did_you_mean(call.name, _TABLE)}")
         known = list(inspect.signature(_TABLE[call.name]).parameters)[2:]  # the first two are the run's directory and the tracker's id
@@ -55,8 +56,12 @@ def parse_trackers(entries: Sequence[Any]) -> tuple[TrackerCall, ...]:
 
 
 def require_trackers(entries: Sequence[Any]) -> None:
-    """Raises ConfigError, before anything is written, where a tracker's package is not installed."""
+    """Raises ConfigError, before anything is written, where a tracker's package is not installed or its address lacks its credentials."""
     for call in parse_trackers(entries):
+        if MASK in str(call.arguments.get("tracking_uri")) and not os.environ.get(_ADDRESS):
+            raise ConfigError(
+                f"trackers.{call.name}.tracking_uri: its credentials are not saved with a run: set {_ADDRESS} to the whole address"
+            )
         for module in _NEEDS[call.name]:
             if importlib.util.find_spec(module) is None:
                 raise ConfigError(f"trackers: {call.name} needs the package {module}: pip install 'rl-training[track]'")
@@ -73,7 +78,7 @@ def open_trackers(entries: Sequence[Any], directory: RunDirectory) -> list[Sink]
         try:
             tracker = _TABLE[name](directory, ids.get(name), **arguments)
         except Exception as error:  # a tracker's client may raise anything: it is chained, and the reason said
-            raise RunError(f"{name} could not start: {' '.join(str(error).split())}") from error
+            raise RunError(f"{name} could not start: {masked(' '.join(str(error).split()))}") from error
         ids[name] = tracker.id
         sinks.append(_Forgiving(name, tracker))
     directory.update_metadata(trackers=ids)
@@ -100,7 +105,7 @@ class _Forgiving:
             action()
         except Exception as error:  # as above; metrics.jsonl has every record
             self._failed = True
-            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            reason = masked(" ".join(f"{type(error).__name__}: {error}".split()))
             warnings.warn(f"{self._name} failed {when} and is left out from here on ({reason})", RuntimeWarning, stacklevel=4)
 
 
@@ -146,7 +151,10 @@ class WandbSink:
 
 
 class MlflowSink:
-    """MLflow. Without a `tracking_uri` (or MLFLOW_TRACKING_URI) everything goes to `mlflow.db` beside the runs, an SQLite file."""
+    """MLflow. Without a `tracking_uri` (or MLFLOW_TRACKING_URI) everything goes to `mlflow.db` beside the runs, an SQLite file.
+
+    A user and password in `tracking_uri` are masked in all that is saved: a resumed run takes the whole address from MLFLOW_TRACKING_URI.
+    """
 
     def __init__(
         self, directory: RunDirectory, tracker_id: str | None, *, tracking_uri: str | None = None, experiment: str = "rl-training"
@@ -156,7 +164,8 @@ class MlflowSink:
 
         logging.getLogger("mlflow").setLevel(logging.WARNING)  # it tells of every table it makes
         beside = f"sqlite:///{directory.path.resolve().parent / 'mlflow.db'}"
-        self._client = MlflowClient(tracking_uri=tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or beside)
+        whole = None if MASK in (tracking_uri or "") else tracking_uri
+        self._client = MlflowClient(tracking_uri=whole or os.environ.get(_ADDRESS) or beside)
         if tracker_id is None:
             found = self._client.get_experiment_by_name(experiment)
             experiment_id = self._client.create_experiment(experiment) if found is None else found.experiment_id
@@ -188,4 +197,5 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 _TABLE: dict[str, Callable[..., Any]] = {"wandb": WandbSink, "mlflow": MlflowSink}
+_ADDRESS = "MLFLOW_TRACKING_URI"
 _NEEDS = {"wandb": ("wandb",), "mlflow": ("mlflow", "sqlalchemy")}

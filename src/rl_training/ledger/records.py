@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rl_training.errors import UserError
-from rl_training.experiment.files import write_json
+from rl_training.experiment.files import Lock, read_json, reason, write_json
 from rl_training.ledger.suites import Plan, group_of
 
 Policy = Literal["best", "final"]
+MAX_BYTES = 64 << 20
 
 # What says how a run was made, not what it computes.
 CIRCUMSTANCES = frozenset(
@@ -69,8 +70,8 @@ class Record:
                 curve=tuple((int(step), float(value)) for step, value in raw.get("curve", ())),
                 raw=raw,
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise UserError(f"{source}: is no record of a run ({type(error).__name__}: {error})") from None
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            raise UserError(f"{source}: is no record of a run ({type(error).__name__}: {reason(error):.100})") from None
         return record
 
     @property
@@ -88,9 +89,9 @@ class Record:
     @property
     def commit(self) -> str | None:
         for place in ("git", "machine"):
-            commit = (self.raw.get(place) or {}).get("commit")
-            if commit:
-                return str(commit)
+            about = self.raw.get(place)
+            if isinstance(about, Mapping) and about.get("commit"):
+                return str(about["commit"])
         return None
 
 
@@ -103,15 +104,32 @@ def _evaluation(values: Mapping[str, Any]) -> dict[str, float]:
 
 def read_record(path: Path) -> Record:
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        raw = read_json(path, limit=MAX_BYTES)
     except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot be read ({error})") from None
+        raise UserError(f"{path}: cannot be read ({reason(error)})") from None
     return Record.from_json(raw, source=str(path))
 
 
 def read_records(folder: Path) -> tuple[Record, ...]:
     """Every record in `folder`, by name (seed 10 after seed 9); () where there is no such folder."""
     return tuple(sorted((read_record(path) for path in folder.glob("*.json")), key=lambda record: (record.group, record.seed)))
+
+
+class Claim:
+    """The sole right to make one record. Its process's end gives it back, however that comes."""
+
+    def __init__(self, path: Path, lock: Lock) -> None:
+        self._path, self._lock = path, lock
+
+    @classmethod
+    def of(cls, folder: Path, name: str) -> Claim | None:
+        """None where another process is making the record `name` in `folder`."""
+        path = folder / f".{name}.lock"
+        lock = Lock.file(path)
+        return None if lock is None else cls(path, lock)
+
+    def release(self) -> None:
+        self._lock.remove_file(self._path)
 
 
 def write_record(folder: Path, raw: Mapping[str, Any]) -> Path:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,9 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from rl_training.errors import RunError, UserError
-from rl_training.experiment.files import write_text
-from rl_training.experiment.yaml_text import parse_yaml
-from rl_training.ledger.records import CIRCUMSTANCES, Record
+from rl_training.experiment.credentials import masked
+from rl_training.experiment.explain import shown
+from rl_training.experiment.files import is_regular, read_json, reason, write_text
+from rl_training.experiment.runs import MAX_METADATA_BYTES
+from rl_training.experiment.settings import MOST
+from rl_training.experiment.yaml_text import read_yaml
+from rl_training.ledger.records import CIRCUMSTANCES, read_record
 from rl_training.ledger.statistics import Statistics
 
 PAGE = Path(__file__).resolve().parent.parent / "assets" / "report"
@@ -66,8 +71,8 @@ def write_report(sources: Sequence[Path], output: Path, *, intervals: bool = Fal
         raise UserError(f"{', '.join(map(str, sources))}: no runs there, neither run directories nor records of the ledger")
     if not output.parent.is_dir():
         raise UserError(f"{output}: there is no folder {output.parent}")
-    if output.is_dir():
-        raise UserError(f"{output}: is a folder, not a file to write")
+    if os.path.lexists(output) and not is_regular(output):
+        raise UserError(f"{output}: is {'a folder' if output.is_dir() else 'no regular file'}, not a file to write")
     content = page_data(runs, _statistics(sources, intervals))
     try:
         write_text(output, render(content))
@@ -104,7 +109,7 @@ def _walk(source: Path) -> Iterator[RunView]:
     for place, folders, files in os.walk(source):
         folders.sort()
         folder = Path(place)
-        if "config.yaml" in files and "metrics.jsonl" in files:
+        if "config.yaml" in files and "metrics.jsonl" in files and is_regular(folder / "metrics.jsonl"):
             folders.clear()  # checkpoints have nothing for us
             yield _directory_view(folder)
             continue
@@ -118,42 +123,44 @@ def _walk(source: Path) -> Iterator[RunView]:
 def _record_view(path: Path) -> RunView | None:
     """The record at `path`; None where the file is some other JSON."""
     try:
-        record = Record.from_json(json.loads(path.read_text(encoding="utf-8")), source=str(path))
-    except (OSError, ValueError):  # a UserError is a ValueError
+        record = read_record(path)
+        episodes = int(record.final.get("eval_episodes", 0))
+    except (OSError, ValueError, OverflowError):  # a UserError is a ValueError
         return None
     raw = record.raw
-    episodes = int(record.final.get("eval_episodes", 0))
     about = {key: raw[key] for key in ("suite", "config_file", "best_step", "num_updates", "git", "machine", "versions") if raw.get(key)}
     return RunView(
         name=record.name,
         algorithm=record.algorithm,
         label=record.label,
-        config=record.config,
-        about=about,
+        config=plain(record.config),
+        about=plain(about),
         judged=f"{episodes} fresh greedy episodes",
         best=record.score("best"),
         final=record.score("final"),
-        seconds=raw.get("wall_time_s"),
+        seconds=_number(raw.get("wall_time_s")),
         evaluation=record.curve,
         training=[],
     )
 
 
 def _directory_view(folder: Path) -> RunView:
-    config = parse_yaml((folder / "config.yaml").read_text(encoding="utf-8", errors="replace"), source=str(folder / "config.yaml"))
+    config = read_yaml(folder / "config.yaml")
     if not isinstance(config, dict):
         raise UserError(f"{folder / 'config.yaml'}: is no config")
+    config = plain(config)
     try:
-        about = json.loads((folder / "metadata.json").read_text(encoding="utf-8"))
+        about = plain(read_json(folder / "metadata.json", limit=MAX_METADATA_BYTES))
     except (OSError, ValueError):
         about = {}
+    tags = config.get("tags")
     measured = list(_measurements(folder / "metrics.jsonl"))
     evaluation = _curve(measured, "eval/mean_reward")
     elapsed = _curve(measured, "time/time_elapsed")
     return RunView(
         name=folder.name,
         algorithm=str(config.get("algo", "?")),
-        label=" ".join(map(str, config.get("tags") or ())),
+        label=" ".join(map(str, tags if isinstance(tags, list) else ())),
         config=config,
         about=about if isinstance(about, dict) else {},
         judged="the run's own evaluations",
@@ -166,19 +173,43 @@ def _directory_view(folder: Path) -> RunView:
 
 
 def _measurements(path: Path) -> Iterator[dict[str, Any]]:
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            record = json.loads(line)
-        except ValueError:  # a run that is going on, or was killed, may leave half a line
-            continue
-        if isinstance(record, dict) and isinstance(record.get("step"), int):
-            yield record
+    try:
+        with path.open(encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                try:
+                    record = json.loads(line)
+                except (ValueError, RecursionError):  # a run that is going on, or was killed, may leave half a line
+                    continue
+                if isinstance(record, dict) and isinstance(record.get("step"), int):
+                    yield record
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({reason(error)})") from None
 
 
 def _curve(measured: Iterable[Mapping[str, Any]], key: str) -> list[tuple[int, float]]:
     """By step; of two values at one step the later one, as a run that was resumed by hand may have them."""
-    values = ((record["step"], record.get(key)) for record in measured)
-    return sorted({step: float(value) for step, value in values if isinstance(value, (int, float)) and math.isfinite(value)}.items())
+    values = ((record["step"], _number(record.get(key))) for record in measured)
+    return sorted({step: value for step, value in values if value is not None and abs(step) <= MOST}.items())
+
+
+def _number(value: Any) -> float | None:
+    """A finite number as it is, anything else as None."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= sys.float_info.max:
+        return None
+    return float(value)
+
+
+def plain(value: Any) -> Any:
+    """What YAML or JSON of anybody's held, as JSON can hold it: text for keys, dates and bytes; no passwords."""
+    if value is None or isinstance(value, (bool, str)):
+        return masked(value)
+    if isinstance(value, (int, float)):
+        return value if isinstance(value, float) or value.bit_length() <= 1_024 else shown(value)
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set)):
+        return [plain(item) for item in value]
+    return shown(value)
 
 
 # The page
@@ -217,7 +248,8 @@ def _one_per_seed(runs: Sequence[RunView], members: Sequence[int]) -> Iterator[i
 
 def _group(title: str, runs: Sequence[RunView], statistics: Statistics) -> dict[str, Any]:
     first = runs[0]
-    found: dict[str, Any] = {"title": title, "task": first.task, "judged": first.judged, "steps": first.config.get("total_timesteps")}
+    steps = _number(first.config.get("total_timesteps"))
+    found: dict[str, Any] = {"title": title, "task": first.task, "judged": first.judged, "steps": steps}
     best = [run.best for run in runs if run.best is not None]
     final = [run.final for run in runs if run.final is not None]
     if len(runs) > 2 and len(best) == len(final) == len(runs):  # of fewer a bootstrap says nothing
@@ -232,8 +264,8 @@ def _run(run: RunView, group: int) -> dict[str, Any]:
         "group": group,
         "algorithm": run.algorithm,
         "task": run.task,
-        "seed": run.config.get("seed"),
-        "steps": run.config.get("total_timesteps"),
+        "seed": _number(run.config.get("seed")),
+        "steps": _number(run.config.get("total_timesteps")),
         "best": run.best,
         "final": run.final,
         "seconds": run.seconds,

@@ -1,6 +1,7 @@
 """Runs what a suite plans, in processes side by side, and writes a record as each run ends.
 
-A run whose record is there is done: an interrupted suite goes on where it stopped, loses no finished run and repeats none.
+A run whose record is there is done: an interrupted suite goes on where it stopped, loses no finished run and repeats none. Two suites that
+work on one folder share its runs: each is claimed before it starts, and one that is made elsewhere is waited for.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import shutil
 import signal
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -23,7 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from rl_training.errors import Interrupted, UserError
 from rl_training.experiment.files import failing_as_run_error
 from rl_training.ledger.machine import machine
-from rl_training.ledger.records import Record, differences, read_record, write_record
+from rl_training.ledger.records import Claim, Record, differences, read_record, write_record
 from rl_training.ledger.suites import Plan
 
 if TYPE_CHECKING:
@@ -102,6 +104,7 @@ class _Worker:
     process: SpawnProcess
     pipe: Connection
     folder: Path
+    claim: Claim
     failure: str | None = None
     record: dict[str, Any] | None = None
 
@@ -126,7 +129,7 @@ def run_plans(plans: Sequence[Plan], results: Path, *, jobs: int, display: Displ
         results.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"{results}: no results can be written there ({error.strerror or error})") from None
-    waiting, running, outcome = list(reversed(plans)), list[_Worker](), Outcome()
+    waiting, elsewhere, running, outcome = list(reversed(plans)), list[Plan](), list[_Worker](), Outcome()
     scratch = Path(tempfile.mkdtemp(prefix="ledger-"))
     asked_to_stop: list[int] = []
 
@@ -138,10 +141,22 @@ def run_plans(plans: Sequence[Plan], results: Path, *, jobs: int, display: Displ
         with display:
             while waiting or running:
                 while waiting and len(running) < jobs:
-                    running.append(_start(waiting.pop(), scratch, work))
-                    display.started(running[-1].plan)
+                    plan = waiting.pop()
+                    claim = Claim.of(results, plan.name)
+                    if claim is None:
+                        elsewhere.append(plan)
+                    elif (record := _made_meanwhile(plan, results)) is not None:
+                        claim.release()
+                        outcome.records.append(record)
+                        display.finished(plan, record)
+                    else:
+                        running.append(_start(plan, scratch, work, claim))
+                        display.started(plan)
+                waiting[:0], elsewhere = reversed(elsewhere), []  # asked for again after the others
                 # A signal does not end this wait (PEP 475), so it looks up twice a second.
-                for pipe in wait([worker.pipe for worker in running], timeout=0.5):
+                if not running and waiting:
+                    time.sleep(0.5)
+                for pipe in wait([worker.pipe for worker in running], timeout=0.5) if running else ():
                     worker = next(each for each in running if each.pipe is pipe)
                     if _listen(worker, display):
                         running.remove(worker)
@@ -153,20 +168,30 @@ def run_plans(plans: Sequence[Plan], results: Path, *, jobs: int, display: Displ
         for worker in running:
             worker.process.kill()
             worker.process.join()
+            worker.claim.release()
         for signum, handler in handlers.items():
             signal.signal(signum, handler)
         shutil.rmtree(scratch, ignore_errors=True)
     return outcome
 
 
-def _start(plan: Plan, scratch: Path, work: Work) -> _Worker:
+def _made_meanwhile(plan: Plan, results: Path) -> Record | None:
+    """The record of this very plan, where another suite has made it since this one looked."""
+    path = results / f"{plan.name}.json"
+    if not path.exists():
+        return None
+    record = read_record(path)
+    return None if differences(record, plan) else record
+
+
+def _start(plan: Plan, scratch: Path, work: Work, claim: Claim) -> _Worker:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
     folder = scratch / plan.name
     process = context.Process(target=_work, args=(work, plan, folder, theirs))
     process.start()
     theirs.close()  # so that the pipe ends when the process does
-    return _Worker(plan, process, ours, folder)
+    return _Worker(plan, process, ours, folder, claim)
 
 
 def _work(work: Work, plan: Plan, folder: Path, pipe: Connection) -> None:
@@ -204,10 +229,14 @@ def _finish(worker: _Worker, results: Path, outcome: Outcome, display: Display) 
     worker.pipe.close()
     shutil.rmtree(worker.folder, ignore_errors=True)
     if worker.record is None:
+        worker.claim.release()
         outcome.failures[worker.plan.name] = str(worker.failure)
         display.failed(worker.plan, str(worker.failure))
         return
-    with failing_as_run_error(results / f"{worker.plan.name}.json"):
-        write_record(results, worker.record)
+    try:
+        with failing_as_run_error(results / f"{worker.plan.name}.json"):
+            write_record(results, worker.record)
+    finally:
+        worker.claim.release()
     outcome.records.append(Record.from_json(worker.record, source=worker.plan.name))
     display.finished(worker.plan, outcome.records[-1])

@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rl_training.errors import UserError
-from rl_training.experiment.files import write_json
+from rl_training.experiment.explain import shown
+from rl_training.experiment.files import read_json, reason, write_json
 
 REPETITIONS = 2_000
+MAX_BYTES = 64 << 20
 PROFILE_LEVELS = (0.25, 0.5, 0.75, 0.9, 1.0)
 
 
@@ -43,9 +45,15 @@ class Statistics:
         if not path.exists():
             return cls(frozen=frozen)
         try:
-            return cls(json.loads(path.read_text(encoding="utf-8")), frozen=frozen)
-        except (OSError, ValueError, TypeError, AttributeError) as error:
-            raise UserError(f"{path}: cannot be read ({error})") from None
+            stored = read_json(path, limit=MAX_BYTES)
+            if not isinstance(stored, dict):
+                raise ValueError("holds no keys and values")
+            for key, values in stored.items():
+                if not isinstance(values, list) or not values or len(values) % 3 or not all(type(each) in (int, float) for each in values):
+                    raise ValueError(f"{shown(key)} has no estimates")
+        except (OSError, ValueError) as error:
+            raise UserError(f"{path}: cannot be read ({reason(error)})") from None
+        return cls(stored, frozen=frozen)
 
     def save(self, path: Path) -> None:
         """What was asked for since it was loaded: estimates of scores that are no more go."""

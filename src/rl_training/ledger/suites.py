@@ -18,7 +18,7 @@ from rl_training.errors import ConfigError
 from rl_training.experiment.config import Override, TrainConfig, build_config, load_config
 from rl_training.experiment.explain import did_you_mean, one_line
 from rl_training.experiment.settings import Count
-from rl_training.experiment.yaml_text import parse_yaml
+from rl_training.experiment.yaml_text import read_mapping
 
 SHIPPED_SUITES = Path(__file__).resolve().parent.parent / "assets" / "suites"
 
@@ -152,13 +152,7 @@ def load_suite(name: str | Path) -> Suite:
         path = SHIPPED_SUITES / f"{name}.yaml"
         if str(name) not in shipped_suites():
             raise ConfigError(f"{name}: no such suite, neither a file nor a shipped one{did_you_mean(name, shipped_suites())}")
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{name}: cannot be read ({error})") from None
-    values = parse_yaml(text, source=str(name))
-    if not isinstance(values, dict):
-        raise ConfigError(f"{name}: must hold keys and values, such as `tasks:`, got {values!r:.60}")
+    values = read_mapping(path, such_as="tasks:")
     try:
         return Suite(**{"name": path.stem, **values})
     except ValidationError as error:

@@ -24,7 +24,7 @@ from rl_training.experiment.config import Override, build_config, find_config
 from rl_training.experiment.explain import one_line
 from rl_training.experiment.files import failing_as_run_error, write_text
 from rl_training.experiment.settings import ValueSettings
-from rl_training.experiment.yaml_text import parse_yaml
+from rl_training.experiment.yaml_text import read_mapping, read_yaml
 from rl_training.ledger.display import Display
 from rl_training.ledger.records import Policy
 from rl_training.ledger.runner import Work, run_plan, run_plans
@@ -158,7 +158,7 @@ def make_search(
 ) -> Search:
     """The search for a config file, all of it checked."""
     path = find_config(config_file)
-    base = parse_yaml(path.read_text(encoding="utf-8"), source=config_file)
+    base = read_yaml(path, source=config_file)
     changes = [] if total_timesteps is None else [Override("total_timesteps", total_timesteps, f"--total-timesteps {total_timesteps}")]
     config = build_config(base, changes, source=config_file)
     if total_timesteps is not None:
@@ -183,12 +183,7 @@ def _require_fresh(seeds: Sequence[int]) -> None:
 
 
 def load_space(path: Path) -> Space:
-    try:
-        values = parse_yaml(path.read_text(encoding="utf-8"), source=str(path))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read ({error})") from None
-    if not isinstance(values, dict):
-        raise ConfigError(f"{path}: must hold `space:` with keys and ranges, got {values!r:.60}")
+    values = read_mapping(path, such_as="space:")
     try:
         return Space(**values)
     except ValidationError as error:

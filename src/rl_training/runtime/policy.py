@@ -61,8 +61,12 @@ class Policy:
         numbers, state = self.numbers(read_observation(obs, self._shape, self.spaces["obs_dtype"]), state, episode_start)
         action = (self.network.greedy(numbers[None])[0] + self._first_action).tolist()
         if isinstance(self.network, ActorCritic):
-            return {"action": action, **self.network.distribution.describe(numbers)}, state
-        return {"action": action, "q_values": numbers.tolist()}, state
+            answer = {"action": action, **self.network.distribution.describe(numbers)}
+        else:
+            answer = {"action": action, "q_values": numbers.tolist()}
+        if not all(np.isfinite(value).all() for value in answer.values()):
+            raise UserError("has no answer: what the network gives for it is not finite (its training diverged)")
+        return answer, state
 
     @torch.inference_mode()
     def predict(

@@ -14,11 +14,12 @@ import torch
 from rl_training.envs.factory import EnvSource, make_envs
 from rl_training.envs.spaces import describe_action_space, require_spaces
 from rl_training.envs.vector import VectorEnvs
-from rl_training.errors import ConfigError, UserError
+from rl_training.errors import CheckpointError, ConfigError, UserError
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.registry import AlgorithmSpec
 from rl_training.experiment.settings import ValueSettings
 from rl_training.models.network import Network
+from rl_training.resources import format_bytes, require_memory
 from rl_training.runtime.accelerate import resolve_compile
 from rl_training.runtime.cadence import UpdatePlan
 from rl_training.runtime.devices import resolve_device, resolve_threads
@@ -62,6 +63,11 @@ class Setup:
 
     def build_network(self) -> Network:
         """The row's network, initialised from its own seed without touching torch's global generator."""
+        try:
+            require_network_memory(self.config, self.spaces, str(self.device), copies=5)  # beside it: target, gradient, two moments
+        except UserError:
+            self.envs.close()
+            raise
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seeds.network)
             return self.config.spec.build_network(self.config.settings, self.spaces).to(self.device)
@@ -75,6 +81,17 @@ class Setup:
         """Greedy evaluation of `network` as it is then, with the training environments' statistics."""
         make = eval_envs(self.config, self.env, statistics=self.envs.statistics)
         return lambda num_episodes, asked: evaluate(network, make, num_episodes=num_episodes, device=self.device, asked=asked)
+
+
+def require_network_memory(config: TrainConfig, spaces: dict[str, Any], device: str, *, copies: int = 1) -> None:
+    """Raises UserError where the row's network, this many times, does not fit on the device. It is counted without allocating it."""
+    try:
+        with torch.device("meta"), torch.random.fork_rng(devices=[]):
+            network = config.spec.build_network(config.settings, spaces)
+        size = sum(tensor.numel() * tensor.element_size() for tensor in (*network.parameters(), *network.buffers()))
+    except Exception:  # a network of somebody's own that cannot be built so: it is built as it is
+        return
+    require_memory(copies * size, device=device, what=f"training a network of {format_bytes(size)}", remedy="make its layers smaller")
 
 
 def env_source(config: TrainConfig, env: EnvSource | None) -> EnvSource:
@@ -120,7 +137,12 @@ def eval_envs(
             max_steps=config.eval_max_steps,
             watch=None if watch is None else watch.wrap,
         )
-        envs.load_statistics(statistics())
+        try:
+            envs.load_statistics(statistics())
+        except Exception as error:  # statistics that are not of these environments
+            envs.close()
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            raise CheckpointError(f"the saved statistics do not fit the environment ({reason:.300})") from error
         return envs
 
     return make

@@ -21,7 +21,15 @@ from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.evaluator import MAX_ENVS, evaluate
 from rl_training.runtime.policy import Policy
 from rl_training.runtime.run import TrainResult
-from rl_training.runtime.setup import Seeds, describe_spaces, env_source, eval_envs, require_allowed_env, require_row_spaces
+from rl_training.runtime.setup import (
+    Seeds,
+    describe_spaces,
+    env_source,
+    eval_envs,
+    require_allowed_env,
+    require_network_memory,
+    require_row_spaces,
+)
 from rl_training.runtime.signals import listening
 from rl_training.runtime.watching import watching
 from rl_training.speed.ahead_of_time import missing_toolchain
@@ -46,6 +54,7 @@ def resume_training(
     device: str | None = None,
     extend_schedule: bool = False,
     output_dir: str | Path | None = None,
+    trackers: Sequence[Any] | None = None,
     callbacks: Sequence[Callback] = (),
     env: EnvSource | None = None,
     quiet: bool = True,
@@ -54,10 +63,10 @@ def resume_training(
 
     `total_timesteps` is absolute and moves only the end: schedules keep the original total, which is also where a run ends that is not told
     another. With `extend_schedule` they run over the new total, so that the rate at step t is that of t / new total. A run with no
-    checkpoint yet starts over.
+    checkpoint yet starts over. `trackers` replaces the run's own, such as one whose password was not saved.
     A checkpoint that stands in no run goes on in a new one, made in `output_dir`, or beside the checkpoint where that is not given.
     """
-    moved = partial(_moved, total_timesteps=total_timesteps, device=device, extend_schedule=extend_schedule)
+    moved = partial(_moved, total_timesteps=total_timesteps, device=device, extend_schedule=extend_schedule, trackers=trackers)
     run_dir = find_run(path)
     if run_dir is None:
         checkpoint = open_checkpoint(path)
@@ -182,7 +191,15 @@ def _with_progress(callbacks: Sequence[Callback], quiet: bool) -> tuple[Callback
     return (*callbacks, Progress())
 
 
-def _moved(config: TrainConfig, step: int, *, total_timesteps: int | None, device: str | None, extend_schedule: bool) -> TrainConfig:
+def _moved(
+    config: TrainConfig,
+    step: int,
+    *,
+    total_timesteps: int | None,
+    device: str | None,
+    extend_schedule: bool,
+    trackers: Sequence[Any] | None,
+) -> TrainConfig:
     """The config a run goes on with from `step`."""
     changes: dict[str, Any] = {}
     if total_timesteps is None:
@@ -205,6 +222,8 @@ def _moved(config: TrainConfig, step: int, *, total_timesteps: int | None, devic
             # A generator's state is its device's own (data/generators.py).
             text = f"the run began on {kinds[0]} and goes on on {kinds[1]}: with other draws and rounding, not exactly as it was"
             warnings.warn(text, stacklevel=3)
+    if trackers is not None:
+        changes["trackers"] = tuple(trackers)
     if config.compile is True and changes.get("device", config.device) == "cpu" and (missing := missing_toolchain()) is not None:
         # `auto` may have turned it on, on another machine
         warnings.warn(f"the run goes on without compiling, with other rounding: {missing}", RuntimeWarning, stacklevel=3)
@@ -213,18 +232,18 @@ def _moved(config: TrainConfig, step: int, *, total_timesteps: int | None, devic
 
 
 def _policy(checkpoint: Checkpoint, device: str) -> Policy:
-    spaces = checkpoint.manifest.get("spaces")
-    if not isinstance(spaces, dict):
-        raise CheckpointError(f"{checkpoint.path / 'manifest.json'}: spaces is missing")
-    config = checkpoint.config
-    with torch.random.fork_rng(devices=[]):
-        network = config.spec.build_network(config.settings, spaces)
+    spaces, config, model = checkpoint.spaces, checkpoint.config, checkpoint.load_model()
     try:
-        network.load_state_dict(checkpoint.load_model())
-    except RuntimeError as error:
+        with torch.random.fork_rng(devices=[]):
+            require_network_memory(config, spaces, device)
+            network = config.spec.build_network(config.settings, spaces)
+        network.load_state_dict(model)
+        normalizer = _observation_normalizer(checkpoint, tuple(spaces["obs_shape"]))
+    except UserError:
+        raise
+    except Exception as error:  # a network may say anything of spaces or a state that are not its own: it is chained, and the reason said
         reason = " ".join(str(error).split())
-        raise CheckpointError(f"{checkpoint.path / 'model.safetensors'}: does not fit the network of its config: {reason}") from None
-    normalizer = _observation_normalizer(checkpoint, tuple(spaces["obs_shape"]))
+        raise CheckpointError(f"{checkpoint.path}: its model does not fit the network of its config: {reason:.300}") from error
     return Policy(network.to(device), spaces, epsilon=_exploration(config), normalizer=normalizer)
 
 
@@ -249,4 +268,7 @@ def _statistics(checkpoint: Checkpoint) -> Any:
     wrappers = parse_wrappers(checkpoint.config.env_kwargs.get("wrappers", ()))
     if wrappers.observation is None and wrappers.reward is None:
         return {}
-    return checkpoint.load_training()["actor"]["envs"]["statistics"]
+    try:
+        return checkpoint.load_training()["actor"]["envs"]["statistics"]
+    except (KeyError, TypeError) as error:
+        raise CheckpointError(f"{checkpoint.path}: has no statistics of its environments ({error})") from None

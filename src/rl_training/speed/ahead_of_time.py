@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from rl_training.algorithms.q_learner import Outcome, QLearner
+from rl_training.experiment.files import digest, is_regular
 from rl_training.speed.pure_step import PureStep
 from rl_training.types import Batch
 
@@ -48,10 +49,11 @@ def compile_ahead_of_time(step: PureStep, inputs: Sequence[Tensor]) -> Compiled:
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # the compiler's own, about its insides
         graph = trace(step, inputs)
-        package = _cache_directory() / f"{_fingerprint(graph, inputs)}.pt2"
-        from_cache = package.is_file()
-        if not from_cache:
-            _compile(graph, inputs, package)
+        fingerprint = _fingerprint(graph, inputs)
+        package = _cached(fingerprint)
+        from_cache = package is not None
+        if package is None:
+            package = _compile(graph, inputs, fingerprint)
         model = torch._inductor.aoti_load_package(str(package))
     return Compiled(model.loader.boxed_run, time.perf_counter() - start, from_cache)
 
@@ -149,15 +151,31 @@ OPTIONS: dict[str, Any] = {"pattern_matcher": False}
 """Inductor's patterns would make `addmm` of product and sum again; nothing here gains by the others."""
 
 
-def _compile(graph: torch.fx.GraphModule, inputs: Sequence[Tensor], package: Path) -> None:
+def _cached(fingerprint: str) -> Path | None:
+    """The package that was compiled before, if it is still as it was written: its name holds its digest, and a damaged one, which may
+    take the process down when it is loaded, is thrown away."""
+    for package in sorted(_cache_directory().glob(f"{fingerprint}.*.pt2")):
+        try:
+            if is_regular(package) and package.name == f"{fingerprint}.{digest(package)}.pt2":
+                return package
+            package.unlink()
+        except OSError:  # gone meanwhile, or not ours to read or remove: another one is compiled
+            continue
+    return None
+
+
+def _compile(graph: torch.fx.GraphModule, inputs: Sequence[Tensor], fingerprint: str) -> Path:
     """Written beside its name, then renamed: two runs that compile the same do not see each other's half."""
-    package.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    cache = _cache_directory()
+    cache.mkdir(parents=True, exist_ok=True, mode=0o700)
     exported = torch.export.export(graph, tuple(inputs))
-    with tempfile.TemporaryDirectory(dir=package.parent) as folder:
+    with tempfile.TemporaryDirectory(dir=cache) as folder:
         path = str(Path(folder) / "step.pt2")
         made = torch._inductor.aoti_compile_and_package(exported, package_path=path, inductor_configs=dict(OPTIONS))
         _require_loadable(made)
+        package = cache / f"{fingerprint}.{digest(Path(made))}.pt2"
         os.replace(made, package)
+    return package
 
 
 def _require_loadable(package: str) -> None:
