@@ -32,7 +32,7 @@ class _Action(BaseModel):
     n: Annotated[int, Field(ge=1, le=MAX_ACTIONS)] | None = None
     shape: Shape | None = None
     nvec: Counts | None = None
-    start: Annotated[tuple[int, ...], _as_tuple] | None = None
+    start: int | Annotated[tuple[int, ...], _as_tuple] | None = None
     low: Numbers | None = None
     high: Numbers | None = None
 
@@ -44,7 +44,7 @@ class _Action(BaseModel):
                 raise ValueError(f"{key} is missing")
         if self.kind in ("multi_discrete", "box"):
             size = -1 if self.shape is None else math.prod(self.shape)
-            if any(len(getattr(self, key)) != size for key in needed):
+            if any(not isinstance(getattr(self, key), tuple) or len(getattr(self, key)) != size for key in needed):
                 raise ValueError(f"{' and '.join(needed)} must have as many values as shape says")
         return self
 
