@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -378,3 +379,32 @@ def test_a_config_is_a_regular_file_of_some_size(tmp_path: Path) -> None:
     assert "is larger than the 262,144 bytes" in refusal(lambda: load_config(tmp_path / "long.yaml"))
     os.mkfifo(tmp_path / "pipe.yaml")
     assert "no such config" in refusal(lambda: load_config(tmp_path / "pipe.yaml"))
+
+
+WORDS = {"two": 2, "three": 3, "five": 5}
+
+
+@pytest.mark.parametrize("name", shipped_configs())
+def test_what_a_config_says_of_itself_is_so(name: str) -> None:
+    """Comments name numbers and parts: they must be those of the keys below them."""
+    comments = " ".join(re.findall(r"#(.*)", (SHIPPED_CONFIGS / name).read_text(encoding="utf-8")))
+    settings = load_config(name).settings.to_dict()
+    for said in re.findall(r"(\d+) quantiles", comments):
+        assert settings["num_quantiles"] == int(said)
+    for said in re.findall(r"(\d+) atoms", comments):
+        assert settings["num_atoms"] == int(said)
+    for said in re.findall(r"(two|three|five)-step returns", comments):
+        assert settings["n_step"] == WORDS[said]
+    if "narrow (no burn-in, no rescaling)" in comments:
+        assert (settings["burn_in"], settings["value_rescaling"]) == (0, False)
+    if "every part of the paper" in comments:
+        assert settings["burn_in"] > 0 and settings["value_rescaling"] and settings["epsilon_ladder"] and settings["sequence_overlap"] > 0
+
+
+@pytest.mark.parametrize("name", [name for name in shipped_configs() if name.endswith("/cartpole.yaml")])
+def test_returns_over_several_steps_are_said_where_a_row_is_not_known_for_them(name: str) -> None:
+    config = load_config(name)
+    n_step = config.settings.to_dict().get("n_step", 1)
+    if n_step != 1 and config.algo not in ("n_step_dqn", "rainbow_dqn", "r2d2"):
+        title = (SHIPPED_CONFIGS / name).read_text(encoding="utf-8").splitlines()[0]
+        assert any(f"{word}-step returns" in title for word, number in WORDS.items() if number == n_step), title

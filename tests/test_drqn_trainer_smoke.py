@@ -135,7 +135,7 @@ def test_a_cue_is_remembered_by_drqn_and_by_dqn_not(managed: type[DRQN] | type[D
     assert success > 0.95 if managed is DRQN else success < 0.75
 
 
-def test_the_shipped_configs_are_narrow(tmp_path: Path) -> None:
+def test_the_defaults_are_narrow(tmp_path: Path) -> None:
     settings = TrainConfig(algo="drqn", env_id="CartPole-v1", seed=0, total_timesteps=1, output_dir=str(tmp_path)).settings.to_dict()
     assert (settings["burn_in"], settings["sequence_overlap"], settings["value_rescaling"], settings["n_step"]) == (0, 0, False, 1)
     assert settings["stored_state"] is True and settings["prioritized"] is False

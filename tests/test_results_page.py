@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -170,3 +171,14 @@ def test_the_readme_keeps_its_words_around_the_table(tmp_path: Path) -> None:
 def test_every_record_of_the_repository_can_be_read() -> None:
     records = read_records(RESULTS)
     assert records and all(record.curve and record.best["eval_episodes"] >= 100 for record in records)
+
+
+def test_what_a_config_adds_to_its_row_stands_beside_it() -> None:
+    tasks = {task.name: {row.title: row.label for row in rows} for task, rows in rows_of(load_suite("classic"), [])}
+    assert tasks["CartPole-v1"]["`dqn`"] == "`dqn` (5-step)" and tasks["Acrobot-v1"]["`dqn`"] == "`dqn`"
+    assert tasks["CartPole-v1"]["`drqn`"] == "`drqn` (5-step, double)"
+    # What is in the name already is not said again.
+    assert tasks["CartPole-v1"]["`n_step_dqn`"] == "`n_step_dqn`" and tasks["CartPole-v1"]["`rainbow_dqn`"] == "`rainbow_dqn`"
+    page, readme = (ROOT / "docs" / "results.md").read_text(encoding="utf-8"), (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "\n| `dqn` (5-step) | " in page
+    assert re.search(r"\n\| `dqn` \| [^|]* \(5-step\) \|", readme)

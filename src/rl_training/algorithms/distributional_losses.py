@@ -56,7 +56,7 @@ def entropy(probabilities: Tensor) -> Tensor:
 
 
 def quantile_huber_loss(theta: Tensor, tau: Tensor, target: Tensor, kappa: float = 1.0) -> Tensor:
-    """Quantile Huber loss of QR-DQN (arXiv:1710.10044, eq. 10) and, with sampled τ, of IQN (arXiv:1806.06923, eq. 3).
+    """Quantile Huber loss of QR-DQN (arXiv:1710.10044, eq. 10), divided by κ as in IQN (arXiv:1806.06923, eq. 3).
 
     L = Σ_i mean_j |τ_i − 1{u_ij < 0}| · H_κ(u_ij) / κ,   u_ij = target_j − theta_i;   κ = 0: H_κ(u)/κ becomes |u|
 

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
 from rl_training.errors import UserError
+from rl_training.experiment.config import TrainConfig
 from rl_training.ledger.records import Policy, Record, by_group, differences, read_records
 from rl_training.ledger.statistics import PROFILE_LEVELS, Estimate, Statistics
 from rl_training.ledger.suites import Group, Suite, Task, load_suite, plan_groups
 from rl_training.ledger.text import markdown, number, numbers
 
 BEGIN, END = "<!-- results: begin (make results) -->", "<!-- results: end -->"
-IN_README = ("classic", "on_policy", "memory")
-PUBLISHED = (*IN_README, "ablation")
+IN_README = ("classic", "memory")
+PUBLISHED = ("classic", "on_policy", "memory", "ablation")
+OPTIONS = {"double_q": "double", "dueling": "dueling", "noisy": "noisy", "prioritized": "prioritized"}
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,11 @@ class Row:
     records: tuple[Record, ...]
     others: tuple[Record, ...]
     stale: tuple[str, ...]  # keys in which the records' config is not the suite's
+    added: tuple[str, ...] = ()  # what the config adds to what the algorithm is
+
+    @property
+    def label(self) -> str:
+        return f"{self.title} ({', '.join(self.added)})" if self.added else self.title
 
     @property
     def complete(self) -> bool:
@@ -73,7 +80,16 @@ def _row(group: Group, records: Sequence[Record]) -> Row:
     plan = group.plans[0]
     title = f"`{plan.config.algo}`" + (f" ({group.note})" if group.note else "")
     stale = sorted({key for record in records for key in differences(record, plan)})
-    return _split(title, plan.config.algo, [each.config.seed for each in group.plans], records, tuple(stale))
+    row = _split(title, plan.config.algo, [each.config.seed for each in group.plans], records, tuple(stale))
+    return replace(row, added=tuple(_added(plan.config)))
+
+
+def _added(config: TrainConfig) -> Iterator[str]:
+    """What a config adds to what its algorithm is by default: a DQN with five-step returns is not quite DQN, and the tables say so."""
+    used, own = config.settings.to_dict(), config.spec.parse({}).to_dict()
+    if used.get("n_step", 1) != own.get("n_step", 1):
+        yield f"{used['n_step']}-step"
+    yield from (word for key, word in OPTIONS.items() if used.get(key) and not own.get(key))
 
 
 def _split(title: str, algorithm: str, seeds: Sequence[int], records: Sequence[Record], stale: tuple[str, ...]) -> Row:
@@ -102,7 +118,8 @@ def results_page(suites: Sequence[tuple[Suite, Tasks]], statistics: Statistics) 
         "Over seeds we give the interquartile mean with its 95% stratified bootstrap interval (rliable, arXiv:2108.13264). "
         "*P(better)* is the probability that a run's final policy beats one of the reference's, ties counting half; "
         "*better* or *worse* is written only where its whole interval lies on one side of ½. "
-        "Anchors are published single runs of others: a comparison with one says where we stand, not who is better.\n"
+        "Anchors are published single runs of others: a comparison with one says where we stand, not who is better. "
+        "In brackets behind an algorithm: what its shipped config adds to it, such as returns over five steps (*5-step*).\n"
     )
     for suite, tasks in suites:
         yield f"## {suite.name}\n"
@@ -128,9 +145,9 @@ def _task_section(task: Task, rows: Sequence[Row], statistics: Statistics) -> It
     for row in rows:
         best, final = row.scores("best"), row.scores("final")
         if not row.records:
-            table.append([row.title, "not measured yet", *[""] * (len(head) - 2)])
+            table.append([row.label, "not measured yet", *[""] * (len(head) - 2)])
             continue
-        cells = [row.title, estimate(statistics.iqm(best)), estimate(statistics.iqm(final)), numbers(best), numbers(final)]
+        cells = [row.label, estimate(statistics.iqm(best)), estimate(statistics.iqm(final)), numbers(best), numbers(final)]
         if task.solved is not None:
             reached = [sum(score >= task.solved for score in scores) for scores in (best, final)]
             cells.append(f"{reached[0]}/{len(best)}, {reached[1]}/{len(final)}")
@@ -224,14 +241,18 @@ def _provenance(records: Sequence[Record]) -> Iterator[str]:
 
 
 def overview(suites: Sequence[tuple[Suite, Tasks]], statistics: Statistics) -> str:
-    """A table for each suite, algorithms × tasks: the best checkpoint's interquartile mean and its interval."""
+    """A table for each suite, algorithms × tasks: the best checkpoint's interquartile mean and its interval.
+
+    Algorithms that have run every task; the others stand in docs/results.md.
+    """
     tables = []
     for suite, found in suites:
         tasks = [(task, [row for row in rows if row.records]) for task, rows in found]
         tasks = [(task, rows) for task, rows in tasks if rows]
         if not tasks:
             continue
-        titles = dict.fromkeys(row.title for _, rows in tasks for row in rows)
+        everywhere = set.intersection(*({row.title for row in rows} for _, rows in tasks))
+        titles = [title for title in dict.fromkeys(row.title for row in tasks[0][1]) if title in everywhere]
         cells = [{row.title: _best(row, statistics) for row in rows} for _, rows in tasks]
         table = [[title, *(column.get(title, "") for column in cells)] for title in titles]
         tables.append(
@@ -241,7 +262,8 @@ def overview(suites: Sequence[tuple[Suite, Tasks]], statistics: Statistics) -> s
 
 
 def _best(row: Row, statistics: Statistics) -> str:
-    return estimate(statistics.iqm(row.scores("best"))) + ("" if row.complete else f" ({len(row.records)} of {row.planned} seeds)")
+    remarks = [*row.added, *([] if row.complete else [f"{len(row.records)} of {row.planned} seeds"])]
+    return estimate(statistics.iqm(row.scores("best"))) + (f" ({', '.join(remarks)})" if remarks else "")
 
 
 def _thousands(steps: int) -> str:
