@@ -125,6 +125,7 @@ def _play(work: Work, out: int, err: int, cwd: Path | None, memory: int | None) 
             limit = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize() + memory
             resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
         code = _exit_code(work)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interpreter that is ending keeps its exit code
         multiprocessing.util._exit_function()  # ends daemonic workers, as the interpreter's end does
     finally:
         with contextlib.suppress(Exception):

@@ -6,6 +6,7 @@ Its phases are construct, reset, step (of training), evaluate and replay (a resu
 from __future__ import annotations
 
 import os
+import select
 import sys
 import time
 from dataclasses import dataclass
@@ -15,16 +16,20 @@ import gymnasium as gym
 import numpy as np
 
 ENV_ID = "benchmarks.faults.phased_env:Phased-v0"
-PAUSE = 0.12  # in the phase, so that signals come in it
+PATIENCE = 5.0  # in the phase, for signals to come
 
 
 @dataclass
 class Moment:
-    """What is waited for: the `number`-th time that `phase` comes in a process. Told by a byte to `pipe`."""
+    """What is waited for: the `number`-th time that `phase` comes in a process.
+
+    It tells by a byte to `pipe`, and stays there until `sent` ends: then the signals have been sent.
+    """
 
     phase: str
     number: int
     pipe: int
+    sent: int
     seen: int = 0
 
     def at(self, phase: str) -> None:
@@ -35,8 +40,8 @@ class Moment:
 
     def tell(self) -> None:
         os.write(self.pipe, b".")
-        until = time.monotonic() + (3600.0 if self.phase == "hang" else PAUSE)
-        while time.monotonic() < until:
+        until = time.monotonic() + (3600.0 if self.phase == "hang" else PATIENCE)
+        while time.monotonic() < until and (self.phase == "hang" or not select.select([self.sent], [], [], 0.01)[0]):
             time.sleep(0.01)
 
 

@@ -132,12 +132,20 @@ def _round(phase: Phase, sequence: Sequence, vectorization: str, place: Path) ->
         arguments = ("resume", "--checkpoint", run_dir, "--total-timesteps", str(TOTAL), "--quiet")
     saved = _saved(place)
     ours, theirs = os.pipe()
-    child = Child(functools.partial(_work, phase, theirs, arguments, place), cwd=REPOSITORY)
+    waits, sent = os.pipe()
+
+    def work() -> None:
+        os.close(sent)  # so that it ends when it is closed below
+        _work(Moment(phase.phase, phase.number, theirs, waits), arguments, place)
+
+    child = Child(work, cwd=REPOSITORY)
     os.close(theirs)
+    os.close(waits)
     told = bool(select.select([ours], [], [], PATIENCE)[0]) and os.read(ours, 1) == b"."
     for index, signum in enumerate(sequence.signals if told else ()):
         time.sleep(0.02 if index == 0 else 0.05)
         child.send(signum, group=sequence.group)
+    os.close(sent)
     ended = child.wait(PATIENCE * (4 if phase.phase == "compile" else 1))
     os.close(ours)
     if not told:
@@ -183,9 +191,8 @@ def _resume(run_dir: Path) -> None:
     command("--import", "benchmarks.faults.phased_env", "resume", "--checkpoint", run_dir, "--total-timesteps", str(TOTAL), "--quiet")()
 
 
-def _work(phase: Phase, pipe: int, arguments: tuple[str | Path, ...], place: Path) -> None:
+def _work(moment: Moment, arguments: tuple[str | Path, ...], place: Path) -> None:
     """The command, with something that tells when the phase has come."""
-    moment = Moment(phase.phase, phase.number, pipe)
     phased_env.moment = moment
     os.environ["RL_TRAINING_CACHE"] = str(place / "cache")
     from rl_training.runtime import workflows
@@ -219,7 +226,7 @@ def _work(phase: Phase, pipe: int, arguments: tuple[str | Path, ...], place: Pat
             moment.at("link" if "link" in os.path.basename(given[0]) else "rename")
 
     sys.addaudithook(hook)
-    if phase.phase == "last evaluation":
+    if moment.phase == "last evaluation":
         original = phased_env.Phased.step
 
         def step(self: Any, action: Any) -> Any:
