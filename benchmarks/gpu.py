@@ -75,6 +75,7 @@ def parts_of(algo: str, device: str, *, steps: int = 200, **changes: Any) -> Any
     actor = Actor(setup.envs, parts.network, parts.feed, behaviour=random, device=setup.device, seed=0)
     for step in range(steps):
         actor.step(step)
+    parts.feed.flush()
     setup.envs.close()
     return parts
 
@@ -150,13 +151,16 @@ def lstm_parts(device: str, hidden: int, length: int, batch: int, chunks: int) -
     kwargs = {"hidden_sizes": [], "features_dim": hidden, "recurrent_hidden_size": hidden, "sequence_length": length, "batch_size": batch}
     kwargs |= {"buffer_capacity": chunks * length, "n_step": 5, "target_update_interval": 500}
     parts = parts_of("r2d2", device, steps=0, num_envs=16, algo_kwargs=kwargs)
+    from rl_training.types import Step
+
     rng = np.random.default_rng(0)
     state = tuple(np.zeros((1, 16, hidden), np.float32) for _ in range(2))
     for t in range(chunks // 16 * length):
         obs = rng.standard_normal((2, 16, 4), dtype=np.float32)
         no = np.zeros(16, bool)
         fields = {"obs": obs[0], "next_obs": obs[1], "actions": rng.integers(2, size=16), "rewards": np.ones(16, np.float32)}
-        parts.replay.add_step(**fields, terminated=no, truncated=no, episode_starts=no | (t == 0), initial_state=state)
+        parts.feed.push(Step(**fields, terminated=no, truncated=no, episode_starts=no | (t == 0), initial_state=state))
+    parts.feed.flush()
     return parts
 
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from rl_training.data import NStepAccumulator, PrioritizedReplayBuffer, ReplayBuffer
-from rl_training.runtime.actor import TransitionFeed
+from rl_training.runtime.actor import ReplayFeed
 from rl_training.runtime.behaviour import EpsilonGreedy
-from rl_training.types import EnvStep
+from rl_training.types import EnvStep, Step
 
 NUMBERS = {1: np.array([[1.0, 3.0, 2.0]]), 3: np.array([[1.0, 3.0, 2.0], [4.0, 3.0, 2.0], [1.0, 1.0, 2.0]])}
 
@@ -82,12 +82,12 @@ def test_transitions_kept_back_are_those_added_one_step_at_a_time(buffer: Any, n
     states = []
     for every in (1, 4, 1000):
         replay = buffer(capacity, (3,))
-        feed = TransitionFeed(NStepAccumulator(n_step, 0.9, 2), replay)
+        feed = ReplayFeed(NStepAccumulator(n_step, 0.9, 2), replay)
         for i, (obs, actions, step) in enumerate(steps(150)):
-            feed.push(obs, actions, step, step.is_first, ())
+            feed.push(Step(obs, actions, step.rewards, step.final_obs, step.terminated, step.truncated, step.is_first, step.valid))
             if i % every == 0:
                 feed.flush()
-        assert len(replay) >= min(capacity, 2 * (150 - TransitionFeed.MOST)), "nobody keeps back more than so many steps"
+        assert len(replay) >= min(capacity, 2 * (150 - ReplayFeed.MOST)), "nobody keeps back more than so many steps"
         feed.flush()
         feed.flush()  # nothing is added twice
         states.append(replay.state_dict()["storage"])

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rl_training.data import NStepAccumulator
+from rl_training.types import Step
 
 KEYS = ("obs", "actions", "rewards", "next_obs", "dones", "discounts")
 
@@ -183,3 +184,68 @@ def test_bad_arguments(arguments: tuple[int, float, int]) -> None:
 def test_a_state_of_another_shape_is_refused() -> None:
     with pytest.raises(ValueError, match="n_step"):
         NStepAccumulator(3, 0.9, 2).load_state_dict(NStepAccumulator(2, 0.9, 2).state_dict())
+
+
+# What rides along with a step.
+
+
+def ride(accumulator: NStepAccumulator, t: int, lost: bool = False, end: str = ".") -> dict[str, Any]:
+    """Step t of two environments: reward 1, the second never ends or loses a life; the version is t, next_action_masks says t + 1."""
+    step = Step(
+        obs=np.array([[t], [10 + t]], np.float32),
+        actions=np.array([t, 10 + t]),
+        rewards=np.ones(2, np.float32),
+        next_obs=np.array([[t + 1], [11 + t]], np.float32),
+        terminated=np.array([end == "T", False]),
+        truncated=np.array([end == "L", False]),
+        lost_life=np.array([lost, False]),
+        next_action_masks=np.full((2, 1), t + 1),
+        weights_version=np.full(2, t),
+    )
+    return accumulator.push(step)
+
+
+def test_a_lost_life_cuts_its_windows_and_no_others() -> None:
+    accumulator = NStepAccumulator(3, 0.5, 2)
+    out = [rows(ride(accumulator, t, lost=t == 1)) for t in range(4)]
+    assert out[0] == []
+    # life lost in step 1: R_0 = 1 + .5, R_1 = 1, nothing to bootstrap from; the other environment's window is not full yet
+    assert out[1] == [(0, 0, 1.5, 2, 1, 0.0), (1, 1, 1.0, 2, 1, 0.0)]
+    assert out[2] == [(10, 10, 1.75, 13, 0, 0.125)]
+    # the life after it has two steps, 2 and 3: no window of three yet
+    assert out[3] == [(11, 11, 1.75, 14, 0, 0.125)]
+    one = NStepAccumulator(1, 0.5, 2)
+    assert rows(ride(one, 5, lost=True)) == [(5, 5, 1.0, 6, 1, 0.0), (15, 15, 1.0, 16, 0, 0.5)]
+
+
+@pytest.mark.parametrize("n_step", [1, 2])
+def test_what_is_carried_belongs_to_the_first_step_and_masks_to_the_last(n_step: int) -> None:
+    accumulator = NStepAccumulator(n_step, 0.5, 2, carried=("weights_version", "next_action_masks"))
+    for t in range(5):
+        out = ride(accumulator, t, end="T" if t == 3 else ".")
+        for obs, next_obs, version, mask in zip(out["obs"], out["next_obs"], out["weights_version"], out["next_action_masks"], strict=True):
+            assert version == obs[0] % 10 and mask == next_obs[0] % 10
+        # at n = 2 the second environment's window is full from step 1 on; the first one's two tails come out at its end
+        assert len(out["obs"]) == (2 if n_step == 1 else [0, 2, 2, 3, 1][t])
+        if t == 2:
+            state = as_loaded(accumulator.state_dict())
+            accumulator = NStepAccumulator(n_step, 0.5, 2, carried=("weights_version", "next_action_masks"))
+            accumulator.load_state_dict(state)
+
+
+def test_what_was_declared_must_come() -> None:
+    with pytest.raises(ValueError, match="weights_version was declared"):
+        push(NStepAccumulator(2, 0.5, 1, carried=("weights_version",)), [0], [1.0], ".")
+    saved = NStepAccumulator(2, 0.5, 1)
+    push(saved, [0], [1.0], ".")
+    with pytest.raises(ValueError, match="saved windows hold"):
+        NStepAccumulator(2, 0.5, 1, carried=("weights_version",)).load_state_dict(saved.state_dict())
+
+
+def test_open_steps_are_counted() -> None:
+    accumulator = NStepAccumulator(3, 0.5, 2)
+    counts = []
+    for t in range(4):
+        ride(accumulator, t, end="L" if t == 2 else ".")
+        counts.append(accumulator.num_open)
+    assert counts == [2, 4, 2, 3]  # at step 2 one episode ends, the other's window is full

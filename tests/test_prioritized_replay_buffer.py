@@ -146,6 +146,25 @@ def test_new_items_get_the_largest_raw_priority_seen() -> None:
     assert leaves() == [0.5, 2.0, 1.0, 8.0]  # the largest ever, not the largest now; raw, so alpha is applied once
 
 
+@both
+def test_items_may_bring_their_first_priority(kind: str) -> None:
+    buffer = PrioritizedReplayBuffer(4, (2,), alpha=1.0, priority_eps=0.0)
+    if kind == "flat":
+        buffer._ring.sampler = FlatSampler(4, alpha=1.0, eps=0.0, seed=0, device=CPU)
+
+    def held() -> list[float]:
+        return buffer.state_dict()["sampler"]["priorities"].tolist()
+
+    i = np.arange(3)
+    items = {"obs": np.stack([i, i], axis=1), "next_obs": np.stack([i, i], axis=1), "actions": i, "rewards": i, "dones": i * 0}
+    buffer.add_items({**items, "priorities": np.array([0.5, 3.0, 0.25])})
+    assert held() == [0.5, 3.0, 0.25]
+    buffer.add_items({**items, "priorities": np.array([7.0, 0.125, 5.0])})  # around the ring's end: slots 3, 0, 1
+    assert held() == [0.125, 5.0, 0.25, 7.0]
+    buffer.add_items(items)  # without: the largest seen, which the items' own count towards
+    assert held() == [7.0, 5.0, 7.0, 7.0]
+
+
 def test_overwritten_slots_lose_their_old_priority() -> None:
     buffer = filled(8, capacity=8, alpha=1.0, priority_eps=0.0)
     buffer.update_priorities(np.arange(8), np.full(8, 0.001))

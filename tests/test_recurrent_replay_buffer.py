@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from rl_training.data import PrioritizedRecurrentReplayBuffer, RecurrentReplayBuffer
 from rl_training.data.sequences import ChunkLayout
+from rl_training.data.storage import Field
+from rl_training.types import Step
 
 LAYERS, HIDDEN = 2, 3
 
@@ -111,13 +113,17 @@ def test_an_episode_that_starts_before_the_last_one_ended_closes_it_as_truncated
 
 
 def test_an_episode_that_is_lost_ends_as_at_a_time_limit() -> None:
-    buffer = make(4)
-    play(buffer, 2)
-    buffer.end_episodes([0])
+    buffer, maker = make(4, num_envs=2), make(4, num_envs=2).make_assembler()
+    for t in (1.0, 2.0):  # of environment 1; the other one makes no step
+        state = tuple(np.stack([part, part], axis=1) for part in state_of(t))
+        obs, no = np.array([[0.0], [t]]), np.zeros(2, bool)
+        step = Step(obs, np.zeros(2), np.zeros(2), obs + 1, no, no, np.full(2, t == 1), np.array([False, True]), state)
+        assert maker.push(step) == {}
+    assert maker.num_open == 2
+    buffer.add_items(maker.drop([0, 1]))
     (chunk,) = chunks(buffer)
     assert column(chunk, "obs") == [1, 2, 3, 0] and column(chunk, "mask") == [1, 1, 0, 0] and column(chunk, "dones") == [0] * 4
-    buffer.end_episodes([0])  # nothing is open any more
-    assert len(buffer) == 1
+    assert maker.drop([0, 1]) == {} and maker.num_open == 0
 
 
 def test_overlapping_chunks_start_a_stride_apart() -> None:
@@ -238,7 +244,7 @@ def test_states_of_either_shape_and_tensors_are_taken() -> None:
 def test_bytes_per_transition_is_what_a_checkpoint_holds(overlap: int) -> None:
     for kind in (RecurrentReplayBuffer, PrioritizedRecurrentReplayBuffer):
         buffer = kind(600, 1, (7,), 6, 16, 2, overlap)
-        # (7 observations·7 floats)·4 + 6·(8 + 4) + 8·2 layers·16 + 32 = 196 + 72 + 256 + 32 = 556 bytes a chunk of 6: 70 words
+        # (7 observations·7 floats)·4 + 6·(8 + 4 + 1) + 8·2 layers·16 + 24 = 196 + 78 + 256 + 24 = 554 bytes a chunk of 6: 70 words
         expected = 560 / 6 + (8 / 6 if kind is PrioritizedRecurrentReplayBuffer else 0)
         assert buffer.bytes_per_transition == pytest.approx(expected)
         for t in range(24):
@@ -275,22 +281,27 @@ def naive_layout(steps: int, ended: bool, length: int, overlap: int, burn_in: in
 
 
 def random_run(
-    buffer: Any, script: list[list[tuple[str, bool]]], *, restart: int | None = None
+    buffer: Any, script: list[list[tuple[str, bool]]], *, restart: int | None = None, in_feed: bool = False
 ) -> tuple[Any, list[list[tuple[list[float], str]]]]:
-    """Vector steps of letters (`.`, T, L) and validity. Returns the buffer and each environment's episodes: observations and ending."""
+    """Vector steps of letters (`.`, T, L) and validity, through the buffer's own `add` or (`in_feed`) an assembler before it. Returns the
+    buffer and each environment's episodes: observations and ending."""
     num_envs = buffer.num_envs
+    assembler = buffer.make_assembler() if in_feed else None
     episodes: list[list[tuple[list[float], str]]] = [[([], ".")] for _ in range(num_envs)]
     for t, row in enumerate(script):
         if t == restart:
-            saved = buffer.state_dict()
+            saved = buffer.state_dict(), None if assembler is None else assembler.state_dict()
             buffer = RecurrentReplayBuffer(
                 buffer.capacity, num_envs, (1,), buffer.layout.length, HIDDEN, LAYERS, buffer.layout.overlap, burn_in=buffer.layout.burn_in
             )
-            buffer.load_state_dict(saved)
+            buffer.load_state_dict(saved[0])
+            if assembler is not None:
+                assembler = buffer.make_assembler()
+                assembler.load_state_dict(saved[1])
         obs = 1.0 + t + 500.0 * np.arange(num_envs)
         starts = np.array([not episodes[env][-1][0] for env in range(num_envs)])
         states = [state_of(value) for value in obs]
-        buffer.add_step(
+        step = Step(
             obs=obs[:, None],
             actions=obs.astype(np.int64) * 10,
             rewards=obs * 100,
@@ -301,8 +312,14 @@ def random_run(
             initial_state=tuple(np.stack([state[part] for state in states], axis=1) for part in (0, 1)),
             valid=np.array([valid for _, valid in row]),
         )
+        if assembler is not None:
+            buffer.add_items(assembler.push(step))
         for env, (letter, valid) in enumerate(row):
             if valid:
+                if assembler is None:
+                    fields = {name: getattr(step, name)[env] for name in ("obs", "actions", "rewards", "next_obs", "truncated")}
+                    ends = {"dones": step.terminated[env], "episode_start": starts[env], "initial_state": states[env]}
+                    buffer.add(env_index=env, **fields, **ends)
                 episodes[env][-1][0].append(float(obs[env]))
                 if letter != ".":
                     episodes[env][-1] = (episodes[env][-1][0], letter)
@@ -316,10 +333,11 @@ scripts = st.integers(1, 3).flatmap(lambda e: st.lists(st.lists(letters, min_siz
 
 
 @settings(max_examples=200, deadline=None)
-@given(layout=layouts, script=scripts, restart=st.integers(0, 60))
-def test_equals_the_naive_layout(layout: tuple[int, int, int], script: list[list[tuple[str, bool]]], restart: int) -> None:
+@given(layout=layouts, script=scripts, restart=st.integers(0, 60), in_feed=st.booleans())
+def test_equals_the_naive_layout(layout: tuple[int, int, int], script: list[list[tuple[str, bool]]], restart: int, in_feed: bool) -> None:
     length, overlap, burn_in = layout
-    buffer, episodes = random_run(make(length, num_envs=len(script[0]), overlap=overlap, burn_in=burn_in), script, restart=restart)
+    made = make(length, num_envs=len(script[0]), overlap=overlap, burn_in=burn_in)
+    buffer, episodes = random_run(made, script, restart=restart, in_feed=in_feed)
     got = {}
     for chunk in chunks(buffer):
         env = int(chunk["obs"][chunk["obs"] > 0][0] // 500)
@@ -372,9 +390,12 @@ def test_restored_buffer_goes_on_identically(kind: Any) -> None:
 
 
 def test_a_state_of_another_shape_is_refused() -> None:
-    buffer = make(4, num_envs=2)
+    buffer, other = make(4, num_envs=2), make(4, num_envs=3)
+    play(other, 1)
     with pytest.raises(ValueError, match="open chunks"):
-        buffer.load_state_dict(make(4, num_envs=3).state_dict())
+        buffer.load_state_dict(other.state_dict())
+    with pytest.raises(ValueError, match="open chunks hold"):
+        make(4, extra={"weights_version": Field((), torch.int64)}).make_assembler().load_state_dict(make(4).make_assembler().state_dict())
 
 
 @pytest.mark.parametrize(
@@ -394,3 +415,71 @@ def test_bad_arguments(options: dict[str, int], message: str) -> None:
 def test_an_environment_that_does_not_exist_is_refused() -> None:
     with pytest.raises(IndexError, match="env_index"):
         play(make(4), 1, env_index=1)
+
+
+# What rides along with a step.
+
+
+def life(t: int, *, lost: bool = False, end: str = ".", **fields: Any) -> Step:
+    """Step t of one environment, with a GRU's state: h alone, t everywhere."""
+    obs, flag = np.array([[float(t)]]), np.array([True])
+    ends = {"terminated": flag & (end == "T"), "truncated": flag & (end == "L"), "lost_life": flag & lost}
+    state = (np.full((LAYERS, 1, HIDDEN), t, np.float32),)
+    return Step(obs, np.array([t]), np.array([1.0]), obs + 1, **ends, episode_starts=flag & (t == 1), initial_state=state, **fields)
+
+
+def test_a_lost_life_is_a_done_inside_a_chunk_that_goes_on() -> None:
+    buffer = make(4, state_parts=1)
+    maker = buffer.make_assembler()
+    for t in range(1, 7):
+        buffer.add_items(maker.push(life(t, lost=t in (2, 4, 5), end="L" if t == 6 else ".")))
+    first, last = chunks(buffer)
+    assert (
+        column(first, "obs") == [1, 2, 3, 4] and column(first, "dones") == [0, 1, 0, 1] and column(first, "episode_starts") == [1, 0, 0, 0]
+    )
+    assert column(last, "obs") == [5, 6, 7, 0] and column(last, "dones") == [1, 0, 0, 0] and column(last, "mask") == [1, 1, 0, 0]
+    # a state of one part: no initial_c, and the second chunk's is the one before its step 5
+    assert set(first[key][0, 0].item() for key in ("initial_h",)) == {1.0} and last["initial_h"][0, 0] == 5 and "initial_c" not in last
+
+
+def test_overlapping_chunks_share_their_dones() -> None:
+    buffer = make(4, overlap=2, state_parts=1)
+    maker = buffer.make_assembler()
+    for t in range(1, 6):
+        buffer.add_items(maker.push(life(t, lost=t == 4, end="T" if t == 5 else ".")))
+    assert [column(chunk, "obs") for chunk in chunks(buffer)] == [[1, 2, 3, 4], [3, 4, 5, 6], [5, 6, 0, 0]]
+    assert [column(chunk, "dones") for chunk in chunks(buffer)] == [[0, 0, 0, 1], [0, 1, 1, 0], [1, 0, 0, 0]]
+
+
+def test_declared_fields_are_stored_and_sampled_by_their_names() -> None:
+    extra = {"next_action_masks": Field((2,), torch.bool), "weights_version": Field((), torch.int64)}
+    buffer = make(3, state_parts=1, extra=extra)
+    maker = buffer.make_assembler()
+    for t in range(1, 5):
+        ridden = {"next_action_masks": np.array([[t % 2 == 0, True]]), "weights_version": np.array([7 * t])}
+        buffer.add_items(maker.push(life(t, end="T" if t == 4 else ".", **ridden)))
+    first, last = chunks(buffer)
+    assert column(first, "weights_version") == [7, 14, 21] and column(last, "weights_version") == [28, 0, 0]
+    assert first["next_action_masks"].tolist() == [[False, True], [True, True], [False, True]]
+    with pytest.raises(ValueError, match="next_action_masks was declared"):
+        maker.push(life(1))
+    plain = make(3, state_parts=1)  # one that was told nothing holds nothing
+    plain.add_items({"next_action_masks": np.zeros((1, 3, 2)), **one_chunk(plain)})
+    assert "next_action_masks" not in plain.sample(1)
+
+
+def one_chunk(buffer: Any) -> dict[str, Any]:
+    maker = buffer.make_assembler()
+    return maker.push(life(1, end="T"))
+
+
+def test_a_chunk_takes_the_actors_priority_where_it_brings_one() -> None:
+    # η·max + (1 − η)·mean over the trained steps, the burn-in's and the padding's left out; α = 1, eps = 0: stored as they are
+    options = {"state_parts": 1, "burn_in": 1, "alpha": 1.0, "priority_eps": 0.0}
+    buffer = PrioritizedRecurrentReplayBuffer(400, 1, (1,), 4, HIDDEN, LAYERS, **options)
+    maker = buffer.make_assembler(priorities=True)
+    for t in range(1, 6):
+        buffer.add_items(maker.push(life(t, end="T" if t == 5 else ".", priorities=np.array([float(t)]))))
+    # trained 1 2 3: .9·3 + .1·2 = 2.9; then 3 | 4 5: .9·5 + .1·4.5 = 4.95
+    np.testing.assert_allclose(buffer._ring.sampler.tree.leaves(2), [2.9, 4.95], rtol=1e-6)
+    assert buffer._ring.sampler.max_priority == pytest.approx(4.95)

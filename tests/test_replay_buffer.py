@@ -97,6 +97,24 @@ def test_discounts_come_with_every_transition_or_with_none() -> None:
         buffer.add_batch(**transitions(2, 2))
 
 
+def test_declared_fields_are_stored_and_sampled_and_others_passed_over() -> None:
+    buffer = ReplayBuffer(10, (1,), extra={"next_action_masks": Field((2,), torch.bool)})
+    fields = {"obs": [[1.0], [2.0]], "actions": [1, 2], "rewards": [1.0, 2.0], "next_obs": [[2.0], [3.0]], "dones": [0, 1]}
+    masks = np.array([[True, False], [False, True]])
+    buffer.add_batch(**fields, next_action_masks=masks)
+    items = {name: np.array(value) for name, value in fields.items()}
+    buffer.add_items({**items, "next_action_masks": masks, "weights_version": np.array([3, 3])})
+    batch = buffer.sample(20)
+    assert batch["next_action_masks"].dtype == torch.bool and "weights_version" not in batch
+    assert torch.equal(batch["next_action_masks"][:, 0], batch["actions"] == 1)
+    with pytest.raises(ValueError, match="have no next_action_masks"):
+        buffer.add_batch(**fields)
+    with pytest.raises(TypeError, match="holds no weights_version"):
+        buffer.add_batch(**fields, next_action_masks=masks, weights_version=[1, 1])
+    with pytest.raises(ValueError, match="saved items have the fields"):
+        ReplayBuffer(10, (1,)).load_state_dict(buffer.state_dict())
+
+
 def test_a_batch_is_a_copy() -> None:
     buffer = ReplayBuffer(4, (4,))
     buffer.add_batch(**transitions(3, 1))

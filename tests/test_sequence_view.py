@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -15,6 +16,7 @@ from rl_training.algorithms.value_losses import td_target
 from rl_training.algorithms.views import Aligned
 from rl_training.data import RecurrentReplayBuffer
 from rl_training.models import Draws, LSTMQNetwork
+from rl_training.types import Step
 from sequence_chunks import TableNetwork, lstm, naive_errors, random_chunks, table_chunk
 
 pytestmark = pytest.mark.numeric
@@ -58,6 +60,16 @@ def test_termination_does_not_bootstrap() -> None:
     # t = 0 sums steps 0, 1, 2, none of which terminates: as before. The others reach the terminal step: R alone.
     assert targets(aligned) == [7.75, 4.5, 5, 4]
     assert aligned.discounts[:, 0].tolist() == [0.125, 0, 0, 0]
+
+
+def test_a_life_lost_inside_a_chunk_cuts_the_returns_and_nothing_else() -> None:
+    chunk = table_chunk([1, 2, 3, 4, 5], [1, 2, 3, 4])
+    chunk["dones"][1] = 1
+    aligned = align(chunk, n_step=3)
+    # R_0 = 1 + 2/2 and R_1 = 2 end with the life; R_2 = 3 + 4/2 + ¼·50 and R_3 = 4 + ½·50 belong to the next one, in the same unroll
+    assert targets(aligned) == [2, 2, 17.5, 29]
+    assert aligned.discounts[:, 0].tolist() == [0, 0, 0.25, 0.5]
+    assert aligned.mask is not None and aligned.mask[:, 0].tolist() == [1, 1, 1, 1]
 
 
 def test_truncation_bootstraps_from_the_true_final_observation() -> None:
@@ -265,7 +277,7 @@ def play(
 ) -> dict[float, tuple[Tensor, Tensor, Tensor]]:
     """Fixed-length episodes acted out step by step into `buffer`. An observation's first number names its step: → (h, c, Q) there, from
     unrolling its whole episode at once from the zero state."""
-    generator = torch.Generator().manual_seed(0)
+    generator, assembler = torch.Generator().manual_seed(0), buffer.make_assembler()
     known: dict[float, tuple[Tensor, Tensor, Tensor]] = {}
     name = 0.0
     for length in lengths:
@@ -278,16 +290,9 @@ def play(
             whole = net.unroll(obs[:t], net.initial_state(num_envs))[1] if t else state
             for env in range(num_envs):
                 known[float(obs[t, env, 0])] = (whole[0][:, env].detach(), whole[1][:, env].detach(), q[t, env])
-            buffer.add_step(
-                obs=obs[t],
-                actions=torch.zeros(num_envs, dtype=torch.int64),
-                rewards=torch.zeros(num_envs),
-                next_obs=obs[t + 1],
-                terminated=torch.full((num_envs,), t == length - 1),
-                truncated=torch.zeros(num_envs, dtype=torch.bool),
-                episode_starts=torch.full((num_envs,), t == 0),
-                initial_state=state,
-            )
+            zeros, ends, starts = np.zeros(num_envs), np.full(num_envs, t == length - 1), np.full(num_envs, t == 0)
+            step = Step(obs[t].numpy(), zeros, zeros, obs[t + 1].numpy(), ends, zeros > 0, starts, initial_state=state)
+            buffer.add_items(assembler.push(step))
             state = net.act(obs[t], state).state
     return known
 

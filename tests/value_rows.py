@@ -62,6 +62,7 @@ def parts_of(algo: str, **changes: Any) -> ValueParts:
     actor = Actor(setup.envs, parts.network, parts.feed, behaviour=random, device=setup.device, seed=0)
     for step in range(150):
         actor.step(step)
+    parts.feed.flush()
     setup.envs.close()
     return parts
 

@@ -10,7 +10,7 @@ Shape legend, used in every docstring and shape comment:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 # Strings, so that this module loads neither NumPy nor torch.
 Array: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
 Batch: TypeAlias = "dict[str, Tensor]"
+Items: TypeAlias = "dict[str, np.ndarray[Any, np.dtype[Any]]]"
+"""Finished items on their way into a replay, transitions or chunks of an episode: the fields by name, each with a leading axis of items."""
 State: TypeAlias = dict[str, Any]
 """What `state_dict()` returns: nested dicts and lists of tensors, NumPy arrays, numbers, strings, booleans and None.
 Tensors and arrays go to safetensors, the rest to JSON (arrays come back as tensors): nothing is ever pickled."""
@@ -53,6 +55,32 @@ class EnvStep(NamedTuple):
     is_first: Array  # [E] bool: `obs` begins an episode
     valid: Array  # [E] bool: False where this was a reset step, which is never stored or counted
     episodes: tuple[Episode, ...]  # those that ended in this step
+
+
+@dataclass(slots=True, eq=False)  # slots: made and read at every step, in half of a NamedTuple's time
+class Step:
+    """One step of every environment on its way from the feed to n-step windows, chunks or a rollout: arrays [E, ...].
+
+    The lower half rides along: None where nobody brings it, which costs nothing. Windows and chunks carry those that were declared when
+    they were made (`carried`), and a replay stores those it declares (`extra`), each under its name here.
+    """
+
+    obs: Array  # what was acted on
+    actions: Array
+    rewards: Array
+    next_obs: Array  # what the action led to: the true final observation at an episode's end
+    terminated: Array  # bool
+    truncated: Array  # bool
+    episode_starts: Array | None = None  # bool: `obs` begins an episode
+    valid: Array | None = None  # bool: False where no step was made (a reset step); None: all made one
+    initial_state: Sequence[Any] = ()  # the network's before it saw `obs`: a tensor [layers, E, hidden] for each part
+
+    lost_life: Array | None = None  # bool: nothing to bootstrap from here on, while episode, chunk and recurrent state go on
+    next_action_masks: Array | None = None  # [E, A] bool: the actions that `next_obs` allows
+    previous_actions: Array | None = None  # what led to `obs`
+    previous_rewards: Array | None = None
+    priorities: Array | None = None  # float: how surprising the actor found the step, for its item's first priority
+    weights_version: Array | None = None  # int64: of the network that acted
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,7 +104,7 @@ class SequenceView:
     @torch.no_grad()
     def start_state(self, batch: Batch, network: Any) -> CoreState:
         """The state `network` has before the first trained step, each (h, c) [L, B, H]."""
-        state: CoreState = (batch["initial_h"], batch["initial_c"])
+        state: CoreState = tuple(batch[name] for name in ("initial_h", "initial_c") if name in batch)  # a GRU has h alone
         if not self.use_stored_state:
             state = network.initial_state(state[0].shape[1])
         if not self.burn_in:

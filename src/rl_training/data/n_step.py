@@ -7,14 +7,19 @@ with m = n inside an episode and the steps that are left at its end, so no tail 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rl_training.data.storage import as_array
+from rl_training.types import Step
 
 if TYPE_CHECKING:
-    from rl_training.types import Array, State
+    from rl_training.types import Array, Items, State
+
+OF_NEXT = frozenset({"next_action_masks"})
+"""What rides along and belongs to `next_obs`, so to a window's newest step; everything else belongs to its first."""
 
 
 class NStepAccumulator:
@@ -22,14 +27,18 @@ class NStepAccumulator:
 
     All environments share one clock: the newest step of every open window lies in ring slot `clock % n`, so a push writes one row
     of each ring `[n, E, ...]` and the usual case (every window full, no episode's end) is a handful of whole-array operations.
+    A lost life cuts a window as a termination does. carried: fields of `Step` that come out with the transitions.
     """
 
-    def __init__(self, n_step: int, gamma: float, num_envs: int) -> None:
+    def __init__(self, n_step: int, gamma: float, num_envs: int, *, carried: Collection[str] = ()) -> None:
         if n_step < 1 or num_envs < 1:
             raise ValueError(f"n_step and num_envs must be at least 1, got {n_step} and {num_envs}")
         if not 0.0 <= gamma <= 1.0:
             raise ValueError(f"gamma must lie in [0, 1], got {gamma}")
         self.n_step, self.gamma, self.num_envs = n_step, gamma, num_envs
+        self._carried = tuple(carried)
+        self._of_first = tuple(name for name in carried if name not in OF_NEXT)
+        self._of_next = tuple(name for name in carried if name in OF_NEXT)
         self._clock = 0
         self._counts = np.zeros(num_envs, np.int64)  # steps in each open window
         self._powers = gamma ** np.arange(n_step + 1, dtype=np.float64)
@@ -40,80 +49,96 @@ class NStepAccumulator:
         # row s: γ^age of each ring slot when the newest step is in slot s and the window is full
         slots = np.arange(n_step)
         self._slot_powers = self._powers[(slots[None, :] - slots[:, None] - 1) % n_step]
-        self._obs: Array | None = None  # rings [n, E, ...], made at the first push from what it brings
-        self._actions: Array | None = None
+        self._rings: dict[str, Array] = {}  # [n, E, ...] of obs, actions and what rides along, made at the first push from what it brings
         self._rewards = np.zeros((n_step, num_envs))
 
-    def push(
-        self,
-        *,
-        obs: Array,
-        actions: Array,
-        rewards: Array,
-        next_obs: Array,
-        terminated: Array,
-        truncated: Array,
-        valid: Array | None = None,
-    ) -> dict[str, Array]:
-        """One step of every environment (arrays over E; `next_obs` the true final one at an end; where `valid` is false: no step).
+    @property
+    def num_open(self) -> int:
+        """Steps that are in no transition yet."""
+        return int(self._counts.sum())
+
+    def push(self, step: Step | None = None, **fields: Any) -> Items:
+        """One step of every environment: a `Step`, or its fields by name.
 
         Returns the transitions now ready, by environment, then time: `obs, actions, rewards, next_obs, dones, discounts` (float32),
-        possibly none. What they hold may be shared, or the very arrays given here: copy it before the next step, never write to it.
+        and what is carried, possibly none. What they hold may be shared, or the very arrays given here: copy it before the next step,
+        never write to it.
         """
+        if step is None:
+            step = Step(**fields)
+        terminated, valid = step.terminated, step.valid
+        if step.lost_life is not None:
+            terminated = np.asarray(terminated, bool) | step.lost_life
         if valid is not None and np.count_nonzero(valid) == self.num_envs:
             valid = None
         if self.n_step == 1:
-            return self._one_step(obs, actions, rewards, next_obs, terminated, valid)
-        if self._obs is None or self._actions is None:
-            self._obs, self._actions = (np.zeros((self.n_step, *value.shape), value.dtype) for value in (obs, actions))
+            return self._one_step(step, terminated, valid)
+        rings = self._rings or self._make_rings(step)
         self._clock += 1
         newest = self._clock % self.n_step
         if valid is not None:
             self._keep_in_step(np.flatnonzero(~np.asarray(valid, bool)))
             rows = np.flatnonzero(valid)
-            self._obs[newest, rows], self._actions[newest, rows] = obs[rows], actions[rows]
-            self._rewards[newest, rows] = np.asarray(rewards)[rows]
+            rings["obs"][newest, rows], rings["actions"][newest, rows] = step.obs[rows], step.actions[rows]
+            self._rewards[newest, rows] = np.asarray(step.rewards)[rows]
+            for name in self._of_first:
+                rings[name][newest, rows] = carried_field(step, name)[rows]
             self._counts[rows] += 1
         else:
-            self._obs[newest], self._actions[newest], self._rewards[newest] = obs, actions, rewards
-            if self._all_full and not np.count_nonzero(terminated) and not np.count_nonzero(truncated):
+            rings["obs"][newest], rings["actions"][newest], self._rewards[newest] = step.obs, step.actions, step.rewards
+            for name in self._of_first:
+                rings[name][newest] = carried_field(step, name)
+            if self._all_full and not np.count_nonzero(terminated) and not np.count_nonzero(step.truncated):
                 oldest = (newest + 1) % self.n_step
-                return {
-                    "obs": self._obs[oldest].copy(),
-                    "actions": self._actions[oldest].copy(),
+                items = {
+                    "obs": rings["obs"][oldest].copy(),
+                    "actions": rings["actions"][oldest].copy(),
                     "rewards": (self._slot_powers[newest] @ self._rewards).astype(np.float32),
-                    "next_obs": next_obs,
+                    "next_obs": step.next_obs,
                     "dones": self._no_dones,
                     "discounts": self._full_discount,
                 }
+                if self._carried:
+                    items |= {name: rings[name][oldest].copy() for name in self._of_first}
+                    items |= {name: carried_field(step, name) for name in self._of_next}
+                return items
             self._counts += 1
-        return self._emit(newest, next_obs, np.asarray(terminated, bool), np.asarray(truncated, bool), valid)
+        return self._emit(newest, step, np.asarray(terminated, bool), valid)
 
-    def _one_step(
-        self, obs: Array, actions: Array, rewards: Array, next_obs: Array, terminated: Array, valid: Array | None
-    ) -> dict[str, Array]:
-        if valid is not None:
-            rows, given = np.flatnonzero(valid), (obs, actions, rewards, next_obs, terminated)
-            obs, actions, rewards, next_obs, terminated = (np.asarray(value)[rows] for value in given)
-        if valid is None and not np.count_nonzero(terminated):
-            dones, discounts = self._no_dones, self._full_discount
-        else:
+    def _one_step(self, step: Step, terminated: Array, valid: Array | None) -> Items:
+        dones, discounts = self._no_dones, self._full_discount
+        if np.count_nonzero(terminated):
             dones = np.asarray(terminated, np.float32)
-            discounts = self._full_discount[0] * (1.0 - dones)
-        rewards = np.asarray(rewards, np.float32)
-        return {"obs": obs, "actions": actions, "rewards": rewards, "next_obs": next_obs, "dones": dones, "discounts": discounts}
+            discounts = discounts * (1.0 - dones)
+        items = {
+            "obs": step.obs,
+            "actions": step.actions,
+            "rewards": np.asarray(step.rewards, np.float32),
+            "next_obs": step.next_obs,
+            "dones": dones,
+            "discounts": discounts,
+        }
+        for name in self._carried:
+            items[name] = carried_field(step, name)
+        if valid is None:
+            return items
+        rows = np.flatnonzero(valid)
+        return {name: value[rows] for name, value in items.items()}
+
+    def _make_rings(self, step: Step) -> dict[str, Array]:
+        first = {"obs": step.obs, "actions": step.actions, **{name: carried_field(step, name) for name in self._of_first}}
+        self._rings = {name: np.zeros((self.n_step, *value.shape), value.dtype) for name, value in first.items()}
+        return self._rings
 
     def _keep_in_step(self, idle: Array) -> None:
         """Environments that made no step: move their open windows on by one slot, so that the shared clock still fits them."""
-        assert self._obs is not None and self._actions is not None
         for env in idle[self._counts[idle] > 0]:
-            for ring in (self._obs, self._actions, self._rewards):
+            for ring in (*self._rings.values(), self._rewards):
                 ring[:, env] = np.roll(ring[:, env], 1, axis=0)
 
-    def _emit(self, newest: int, next_obs: Array, terminated: Array, truncated: Array, valid: Array | None) -> dict[str, Array]:
-        assert self._obs is not None and self._actions is not None
+    def _emit(self, newest: int, step: Step, terminated: Array, valid: Array | None) -> Items:
         n, counts = self.n_step, self._counts
-        ended = terminated | truncated
+        ended = terminated | np.asarray(step.truncated, bool)
         ready = np.where(ended, counts, counts == n)  # transitions of each environment that come out now
         if valid is not None:
             ready = np.where(valid, ready, 0)
@@ -129,12 +154,12 @@ class NStepAccumulator:
         counts[(ready > 0) & ended] = 0
         self._all_full = bool((counts == n - 1).all())
         return {
-            "obs": self._obs[first, env],
-            "actions": self._actions[first, env],
+            **{name: ring[first, env] for name, ring in self._rings.items()},
             "rewards": returns.astype(np.float32),
-            "next_obs": next_obs[env],
+            "next_obs": step.next_obs[env],
             "dones": dones,
             "discounts": (self._powers[steps] * (1.0 - dones)).astype(np.float32),
+            **{name: carried_field(step, name)[env] for name in self._of_next},
         }
 
     def drop(self, env_indices: Any) -> None:
@@ -143,14 +168,25 @@ class NStepAccumulator:
         self._all_full = False
 
     def state_dict(self) -> State:
-        rings = None if self._obs is None or self._actions is None else {"obs": self._obs.copy(), "actions": self._actions.copy()}
+        rings = {name: ring.copy() for name, ring in self._rings.items()}
         return {"clock": self._clock, "counts": self._counts.copy(), "rewards": self._rewards.copy(), "rings": rings}
 
     def load_state_dict(self, state: State) -> None:
         rewards = as_array(state["rewards"]).astype(np.float64)
         if rewards.shape != self._rewards.shape:
             raise ValueError(f"saved windows have shape {rewards.shape}, expected {self._rewards.shape} (n_step, num_envs)")
+        rings = {name: as_array(ring).copy() for name, ring in state["rings"].items()}
+        expected = {"obs", "actions", *self._of_first}
+        if rings and rings.keys() != expected:
+            raise ValueError(f"saved windows hold {', '.join(sorted(rings))}; expected {', '.join(sorted(expected))}")
         self._clock, self._counts, self._rewards = int(state["clock"]), as_array(state["counts"]).astype(np.int64), rewards
         self._all_full = bool((self._counts == self.n_step - 1).all())
-        rings = state["rings"]
-        self._obs, self._actions = (None, None) if rings is None else (as_array(rings["obs"]).copy(), as_array(rings["actions"]).copy())
+        self._rings = rings
+
+
+def carried_field(step: Step, name: str) -> Array:
+    """What rides along under this name; a step that should bring it and does not is said."""
+    value: Array | None = getattr(step, name)
+    if value is None:
+        raise ValueError(f"{name} was declared to ride along, but the step has none")
+    return value

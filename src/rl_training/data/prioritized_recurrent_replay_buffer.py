@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,13 +10,15 @@ from torch import Tensor
 
 from rl_training.data.recurrent_replay_buffer import RecurrentReplayBuffer
 from rl_training.data.sampled_ring import Priorities
+from rl_training.data.storage import Field
 
 if TYPE_CHECKING:
     from rl_training.types import Batch
 
 
 class PrioritizedRecurrentReplayBuffer(RecurrentReplayBuffer):
-    """Chunks drawn with P(i) ∝ (|priority_i| + priority_eps)^alpha, new ones at the largest raw priority seen so far (1 at the start).
+    """Chunks drawn with P(i) ∝ (|priority_i| + priority_eps)^alpha, new ones at the largest raw priority seen so far (1 at the start),
+    or at their own where they bring `priorities`.
 
     A priority belongs to a slot: give a batch's priorities back before adding so many chunks that its slots are overwritten.
     """
@@ -39,6 +41,8 @@ class PrioritizedRecurrentReplayBuffer(RecurrentReplayBuffer):
         action_dtype: Any = torch.int64,
         device: str | torch.device = "cpu",
         seed: int = 0,
+        state_parts: int = 2,
+        extra: Mapping[str, Field] | None = None,
     ) -> None:
         super().__init__(
             capacity,
@@ -54,6 +58,8 @@ class PrioritizedRecurrentReplayBuffer(RecurrentReplayBuffer):
             action_dtype=action_dtype,
             device=device,
             seed=seed,
+            state_parts=state_parts,
+            extra=extra,
             _priorities=Priorities(alpha, priority_eps),
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.data.sampled_ring import Priorities
+from rl_training.data.storage import Field
 
 if TYPE_CHECKING:
     from rl_training.types import Batch
@@ -18,8 +19,9 @@ if TYPE_CHECKING:
 class PrioritizedReplayBuffer(ReplayBuffer):
     """`ReplayBuffer` whose transitions are drawn with P(i) ∝ (|priority_i| + priority_eps)^alpha.
 
-    New transitions get the largest raw priority seen so far (1 at the start). A batch takes one draw from each of B strata of equal
-    probability. On the CPU a numba sum tree, elsewhere a flat cumulative sum that never asks the host (samplers.py).
+    New transitions get the largest raw priority seen so far (1 at the start), or their own where they bring `priorities`. A batch takes one
+    draw from each of B strata of equal probability. On the CPU a sum tree, elsewhere a flat cumulative sum that never asks the host
+    (samplers.py).
     """
 
     def __init__(
@@ -34,9 +36,11 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         alpha: float = 0.6,
         priority_eps: float = 1e-6,
         action_dtype: Any = torch.int64,
+        extra: Mapping[str, Field] | None = None,
     ) -> None:
         priorities = Priorities(alpha, priority_eps)
-        super().__init__(capacity, obs_shape, action_shape, obs_dtype, device, seed, action_dtype=action_dtype, _priorities=priorities)
+        options: dict[str, Any] = {"action_dtype": action_dtype, "extra": extra, "_priorities": priorities}
+        super().__init__(capacity, obs_shape, action_shape, obs_dtype, device, seed, **options)
 
     @property
     def alpha(self) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,19 +11,28 @@ import torch
 from rl_training.data.sampled_ring import Priorities, SampledRing
 from rl_training.data.sequences import ChunkAssembler, ChunkLayout
 from rl_training.data.storage import Field, as_array, as_torch_dtype
+from rl_training.types import Step
 
 if TYPE_CHECKING:
-    from rl_training.types import Array, Batch, State
+    from rl_training.types import Batch, Items, State
+
+
+STATE_NAMES = ("initial_h", "initial_c")
+"""The parts of a recurrent state in a batch."""
 
 
 class RecurrentReplayBuffer:
     """Ring of chunks of `sequence_length` steps (L) that never cross an episode, each with the recurrent state at its start.
 
     `capacity` counts transitions: `capacity // L` chunks are held. How chunks are laid out over an episode, with `burn_in` (a part of L)
-    and `sequence_overlap`, is described in sequences.py. A chunk stores its L + 1 observations once, actions and rewards, the state
-    (2 · layers · hidden float32) and four int64 that `mask`, `dones` and `episode_starts` are made from when it is sampled:
+    and `sequence_overlap`, is described in sequences.py. A chunk stores its L + 1 observations once, actions, rewards and dones (a byte),
+    the state (`state_parts` · layers · hidden float32; an LSTM's h and c are two parts, a GRU has h alone) and three int64 that `mask` and
+    `episode_starts` are made from when it is sampled:
 
-        bytes per transition = ((L + 1)·obs + L·(action + 4) + 8·layers·hidden + 32, in whole words) / L      (+ 8 / L for a priority)
+        bytes per transition = ((L + 1)·obs + L·(action + 5) + 4·parts·layers·hidden + 24, in whole words) / L      (+ 8 / L for a priority)
+
+    Chunks come finished (`add_items`), made by a `ChunkAssembler` such as `make_assembler` gives; `add` has one of its own.
+    extra: further fields of a step, stored and sampled under their names (see `Step`).
     """
 
     def __init__(
@@ -42,6 +51,8 @@ class RecurrentReplayBuffer:
         action_dtype: Any = torch.int64,
         device: str | torch.device = "cpu",
         seed: int = 0,
+        state_parts: int = 2,
+        extra: Mapping[str, Field] | None = None,
         _priorities: Priorities | None = None,
     ) -> None:
         if num_envs < 1:
@@ -49,29 +60,19 @@ class RecurrentReplayBuffer:
         if capacity < sequence_length:
             raise ValueError(f"capacity must be at least one sequence ({sequence_length} transitions), got {capacity}")
         self.layout = ChunkLayout(sequence_length, burn_in, sequence_overlap)
-        obs, action = Field(tuple(obs_shape), as_torch_dtype(obs_dtype)), Field(tuple(action_shape), as_torch_dtype(action_dtype))
-        count = Field((), torch.int64)
-        fields = {
-            "obs": Field((sequence_length + 1, *obs.shape), obs.dtype),
-            "rewards": Field((sequence_length,), torch.float32),
-            "initial_state": Field((2, num_layers, hidden_size), torch.float32),
-            "actions": Field((sequence_length, *action.shape), action.dtype),
-            "begin": count,  # valid steps: slots begin … end-1
-            "end": count,
-            "done_slot": count,  # -1: none
-            "start_slot": count,
-        }
-        self._ring = SampledRing(capacity // sequence_length, fields, device=device, seed=seed, priorities=_priorities)
-        self._assembler = ChunkAssembler(
-            self.layout,
-            num_envs,
-            obs_shape=obs.shape,
-            obs_dtype=torch.empty(0, dtype=obs.dtype).numpy().dtype,
-            action_shape=action.shape,
-            action_dtype=torch.empty(0, dtype=action.dtype).numpy().dtype,
-            state_shape=(num_layers, hidden_size),
+        self._obs, self._actions = (
+            Field(tuple(shape), as_torch_dtype(dtype)) for shape, dtype in ((obs_shape, obs_dtype), (action_shape, action_dtype))
         )
-        self._all_envs = np.arange(num_envs)
+        self._state_shape = (state_parts, num_layers, hidden_size)
+        self.extra = dict(extra or {})
+        of_steps = {"rewards": Field((), torch.float32), "actions": self._actions, "dones": Field((), torch.uint8), **self.extra}
+        fields = {name: Field((sequence_length, *field.shape), field.dtype) for name, field in of_steps.items()}
+        fields["obs"] = Field((sequence_length + 1, *self._obs.shape), self._obs.dtype)
+        fields["initial_state"] = Field(self._state_shape, torch.float32)
+        # valid steps are the slots begin … end-1; start_slot -1: the episode began before
+        fields |= dict.fromkeys(("begin", "end", "start_slot"), Field((), torch.int64))
+        self._ring = SampledRing(capacity // sequence_length, fields, device=device, seed=seed, priorities=_priorities)
+        self._assembler: ChunkAssembler | None = None  # of `add`
         self.capacity, self.num_envs = capacity, num_envs
         self.device = self._ring.storage.device
         self._time = torch.arange(sequence_length, device=self.device)[:, None]
@@ -83,9 +84,10 @@ class RecurrentReplayBuffer:
 
     @property
     def num_transitions(self) -> int:
-        """Steps in stored and in open chunks; a step that several chunks share counts in each."""
+        """Steps in stored chunks, and in those that `add` has open; a step that several chunks share counts in each."""
         storage = self._ring.storage
-        return int((storage.values("end") - storage.values("begin")).sum()) + self._assembler.num_steps
+        still_open = 0 if self._assembler is None else self._assembler.num_open
+        return int((storage.values("end") - storage.values("begin")).sum()) + still_open
 
     @property
     def bytes_per_transition(self) -> float:
@@ -102,83 +104,59 @@ class RecurrentReplayBuffer:
         """What sampling draws from: a NumPy generator on the CPU, a torch one elsewhere (a CUDA graph must register it)."""
         return self._ring.sampler.generator
 
+    def make_assembler(self, num_envs: int | None = None, *, priorities: bool = False, priority_eta: float = 0.9) -> ChunkAssembler:
+        """One that makes this buffer's chunks out of the steps of so many environments (`num_envs` unless given).
+
+        priorities: the steps bring the actor's own, of which a chunk's first one is made with `priority_eta`.
+        """
+        carried = {**self.extra, "priorities": Field((), torch.float32)} if priorities else self.extra
+        shapes: dict[str, Any] = {"obs": self._obs, "actions": self._actions, "state_shape": self._state_shape}
+        return ChunkAssembler(
+            self.layout, self.num_envs if num_envs is None else num_envs, **shapes, carried=carried, priority_eta=priority_eta
+        )
+
+    def add_items(self, items: Items) -> None:
+        """Finished chunks (see `ChunkAssembler`; {}: none), oldest first. They are copied."""
+        if items:
+            self._ring.add(items, len(items["end"]))
+
     def add(
         self,
         *,
         env_index: int,
-        obs: Any,
-        actions: Any,
-        rewards: Any,
-        next_obs: Any,
         dones: Any,
         episode_start: Any,
-        initial_state: tuple[Any, Any],
+        initial_state: Sequence[Any],
         truncated: Any = False,
+        **fields: Any,
     ) -> None:
-        """One step of one environment. initial_state: (h, c), each [layers, H] or [layers, 1, H], the network's *before* it saw `obs`.
+        """One step of one environment: `obs, actions, rewards, next_obs` and the extra fields, array-likes.
 
+        initial_state: (h, c) or (h,), each [layers, H] or [layers, 1, H], the network's *before* it saw `obs`.
         `dones` (termination) and `truncated` end the episode and close its chunk.
         """
         if not 0 <= env_index < self.num_envs:
             raise IndexError(f"env_index must lie in 0 … {self.num_envs - 1}, got {env_index}")
-        layers, hidden = self._assembler.states.shape[-2:]
-        state = tuple(as_array(part).reshape(layers, 1, hidden) for part in initial_state)
-        self._push(
-            np.array([env_index]),
-            obs=as_array(obs)[None],
-            actions=as_array(actions)[None],
-            rewards=as_array(rewards).reshape(1),
-            next_obs=as_array(next_obs)[None],
-            terminated=as_array(dones).reshape(1).astype(bool),
-            truncated=as_array(truncated).reshape(1).astype(bool),
-            episode_starts=as_array(episode_start).reshape(1).astype(bool),
-            initial_state=state,
+        _, layers, hidden = self._state_shape
+        flags = {"terminated": dones, "truncated": truncated, "episode_starts": episode_start}
+        step = Step(
+            **{name: as_array(value)[None] for name, value in fields.items()},
+            **{name: as_array(value).reshape(1).astype(bool) for name, value in flags.items()},
+            initial_state=tuple(as_array(part).reshape(layers, 1, hidden) for part in initial_state),
         )
-
-    def add_step(
-        self,
-        *,
-        obs: Any,
-        actions: Any,
-        rewards: Any,
-        next_obs: Any,
-        terminated: Any,
-        truncated: Any,
-        episode_starts: Any,
-        initial_state: tuple[Any, Any],
-        valid: Any = None,
-    ) -> None:
-        """One step of all environments: arrays [E, ...], states [layers, E, H] (read only when a chunk starts). `valid` false: no step."""
-        arrays = {"obs": as_array(obs), "actions": as_array(actions), "rewards": as_array(rewards), "next_obs": as_array(next_obs)}
-        flags = {"terminated": terminated, "truncated": truncated, "episode_starts": episode_starts}
-        arrays |= {name: as_array(value).astype(bool, copy=False) for name, value in flags.items()}
-        if valid is None or np.count_nonzero(valid) == self.num_envs:
-            self._push(self._all_envs, **arrays, initial_state=initial_state)
-            return
-        rows = np.flatnonzero(as_array(valid))
-        if len(rows):
-            state = tuple(part[:, rows] for part in initial_state)
-            self._push(rows, **{name: value[rows] for name, value in arrays.items()}, initial_state=state)
-
-    def _push(self, envs: Array, **step: Any) -> None:
-        self._store(self._assembler.push(envs, **step))
-
-    def _store(self, closed: list[dict[str, Array]]) -> None:
-        for chunks in closed:
-            self._ring.add(chunks, len(chunks["end"]))
-
-    def end_episodes(self, env_indices: Any) -> None:
-        """These environments could not be brought back and begin a fresh episode: what they did here ends as at a time limit."""
-        self._store(self._assembler.end(as_array(env_indices)))
+        if self._assembler is None:
+            self._assembler = self.make_assembler()
+        self.add_items(self._assembler.push(step, np.array([env_index])))
 
     def clear_active_chunks(self, env_indices: Any = None) -> None:
-        """Forget the open chunks (of these environments, or all)."""
-        self._assembler.clear(env_indices)
+        """Forget the chunks that `add` has open (of these environments, or all)."""
+        if self._assembler is not None:
+            self._assembler.clear(env_indices)
 
     def sample(self, batch_size: int) -> Batch:
         """Chunks, time first: `obs, actions, rewards, next_obs, dones, episode_starts, mask` [L, B, ...].
 
-        `initial_h, initial_c` [layers, B, H] are the stored state before the first valid step.
+        `initial_h` and, where the state has two parts, `initial_c` [layers, B, H] are the stored state before the first valid step.
         `mask` is 1 on the steps to train: not on padding, nor on the burn-in. `next_obs` is `obs` one step on, the same memory; after the
         last valid step comes its true next observation, so every chunk that does not end in a termination can bootstrap there.
         In a chunk whose burn-in is empty (`episode_starts[burn_in]` is 1) the initial state is the one after it. Where the burn-in is
@@ -188,24 +166,29 @@ class RecurrentReplayBuffer:
 
     def _time_first(self, batch: Batch) -> Batch:
         obs, state = batch.pop("obs").transpose(0, 1), batch.pop("initial_state")
-        _, end, done_slot, start_slot = (batch.pop(name) for name in ("begin", "end", "done_slot", "start_slot"))
-        return {
-            **batch,
+        _, end, start_slot = (batch.pop(name) for name in ("begin", "end", "start_slot"))
+        for name in ("actions", "rewards", *self.extra):
+            batch[name] = batch[name].transpose(0, 1)
+        batch |= {
             "obs": obs[:-1],
             "next_obs": obs[1:],
-            "actions": batch["actions"].transpose(0, 1),
-            "rewards": batch["rewards"].transpose(0, 1),
-            "dones": (self._time == done_slot).float(),
+            "dones": batch["dones"].transpose(0, 1).float(),
             "episode_starts": (self._time == start_slot).float(),
             "mask": (self._trained & (self._time < end)).float(),
-            "initial_h": state[:, 0].transpose(0, 1).contiguous(),  # cuDNN takes no other
-            "initial_c": state[:, 1].transpose(0, 1).contiguous(),
         }
+        for part, name in enumerate(STATE_NAMES[: state.shape[1]]):
+            batch[name] = state[:, part].transpose(0, 1).contiguous()  # cuDNN takes no other
+        return batch
 
     def state_dict(self, *, copy: bool = True) -> State:
-        """Chunks in use, sampler and open chunks. `copy=False` shares the chunks' memory, for a checkpoint that is written at once."""
-        return {**self._ring.state_dict(copy=copy), "open": self._assembler.state_dict()}
+        """Chunks in use, sampler and what `add` has open. `copy=False` shares the memory, for a checkpoint that is written at once."""
+        return {**self._ring.state_dict(copy=copy), "open": None if self._assembler is None else self._assembler.state_dict()}
 
     def load_state_dict(self, state: State) -> None:
-        self._assembler.load_state_dict(state["open"])
+        if state["open"] is None:
+            self._assembler = None
+        else:
+            assembler = self.make_assembler()
+            assembler.load_state_dict(state["open"])
+            self._assembler = assembler
         self._ring.load_state_dict(state)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,14 +11,15 @@ from rl_training.data.sampled_ring import Priorities, SampledRing
 from rl_training.data.storage import Field, as_array, as_torch_dtype
 
 if TYPE_CHECKING:
-    from rl_training.types import Batch, State
+    from rl_training.types import Batch, Items, State
 
 
 class ReplayBuffer:
     """Ring of `capacity` transitions, sampled uniformly with replacement.
 
     Holds `obs` and `next_obs` `[*obs_shape]`, `actions` `[*action_shape]`, `rewards`, `dones` (termination only) and, where they
-    are given, `discounts` (γ^k·(1−terminated)): with every transition or with none.
+    are given, `discounts` (γ^k·(1−terminated)): with every transition or with none. extra: further fields, stored and sampled under their
+    names (`next_action_masks` for one; see `Step`).
     """
 
     def __init__(
@@ -31,13 +32,15 @@ class ReplayBuffer:
         seed: int = 0,
         *,
         action_dtype: Any = torch.int64,
+        extra: Mapping[str, Field] | None = None,
         _priorities: Priorities | None = None,
     ) -> None:
         obs = Field(tuple(obs_shape), as_torch_dtype(obs_dtype))
         scalar = Field((), torch.float32)
         fields = {"obs": obs, "next_obs": obs, "rewards": scalar, "dones": scalar, "discounts": scalar}
         fields["actions"] = Field(tuple(action_shape), as_torch_dtype(action_dtype))
-        self._ring = SampledRing(capacity, fields, device=device, seed=seed, priorities=_priorities)
+        self.extra = dict(extra or {})
+        self._ring = SampledRing(capacity, fields | self.extra, device=device, seed=seed, priorities=_priorities)
         self._has_discounts: bool | None = None  # fixed by the first transition
         self.capacity = capacity
         self.device = self._ring.storage.device
@@ -59,31 +62,31 @@ class ReplayBuffer:
         """What sampling draws from: a NumPy generator on the CPU, a torch one elsewhere (a CUDA graph must register it)."""
         return self._ring.sampler.generator
 
-    def add(self, *, obs: Any, actions: Any, rewards: Any, next_obs: Any, dones: Any, discounts: Any = None) -> None:
-        """One transition, of array-likes."""
-        one = {"obs": obs, "actions": actions, "rewards": rewards, "next_obs": next_obs, "dones": dones, "discounts": discounts}
-        self.add_batch(**{name: None if value is None else as_array(value)[None] for name, value in one.items()})
+    def add(self, **transition: Any) -> None:
+        """One transition: `add_batch` without the leading axis."""
+        self.add_batch(**{name: None if value is None else as_array(value)[None] for name, value in transition.items()})
 
-    def add_batch(self, *, obs: Any, actions: Any, rewards: Any, next_obs: Any, dones: Any, discounts: Any = None) -> None:
+    def add_batch(self, *, obs: Any, actions: Any, rewards: Any, next_obs: Any, dones: Any, discounts: Any = None, **extra: Any) -> None:
         """Transitions with a leading axis (possibly none), oldest first, of array-likes. They are copied."""
-        rewards = as_array(rewards)
+        if unknown := extra.keys() - {*self.extra, "priorities"}:
+            raise TypeError(f"this buffer holds no {', '.join(sorted(unknown))}: declare it as an extra field")
+        given = {"obs": obs, "actions": actions, "rewards": rewards, "next_obs": next_obs, "dones": dones, "discounts": discounts, **extra}
+        self.add_items({name: as_array(value) for name, value in given.items() if value is not None})
+
+    def add_items(self, items: Items) -> None:
+        """Finished transitions, oldest first. They are copied; what this buffer does not hold is passed over."""
+        rewards = items["rewards"]
         count = len(rewards)
         if count == 0:
             return
-        given = discounts is not None
+        given = "discounts" in items
         if self._has_discounts is not given:
             if self._has_discounts is not None:
                 raise ValueError("give `discounts` with every transition of a buffer or with none")
             self._set_discounts(given)
-        values = {
-            "obs": as_array(obs),
-            "next_obs": as_array(next_obs),
-            "rewards": rewards,
-            "dones": as_array(dones),
-            "discounts": as_array(discounts) if given else rewards,  # a place holder that no batch carries
-            "actions": as_array(actions),
-        }
-        self._ring.add(values, count)
+        if not given:
+            items = {**items, "discounts": rewards}  # a place holder that no batch carries
+        self._ring.add(items, count)
 
     def sample(self, batch_size: int, *, packed: bool = False) -> Batch:
         """`obs, actions, rewards, next_obs, dones`, and `discounts` if the transitions carry them: `[B, ...]` on the device.

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from rl_training.data.storage import as_array, as_torch_dtype
 from rl_training.resources import require_memory
+from rl_training.types import Step
 
 if TYPE_CHECKING:
     from rl_training.types import Array, Batch, State
@@ -100,32 +101,22 @@ class RolloutBuffer:
     def clear(self) -> None:
         self._position, self._initial_state = 0, ()
 
-    def add(
-        self,
-        *,
-        obs: Any,
-        actions: Any,
-        rewards: Any,
-        next_obs: Any,
-        terminated: Any,
-        truncated: Any,
-        episode_starts: Any = False,
-        valid: Any = True,
-        initial_state: Sequence[Tensor] = (),
-    ) -> None:
-        """One step of every environment, arrays with a leading axis E; `initial_state`, tensors [layers, E, hidden], is the network's
-        before it saw `obs` and is kept from the rollout's first step only."""
+    def add(self, step: Step | None = None, **fields: Any) -> None:
+        """One step of every environment: a `Step`, or its fields by name. The recurrent state is kept from the first one only."""
+        if step is None:
+            step = Step(**fields)
         at, host = self._position, self._host
         if at == self.num_steps:
             raise ValueError(f"the rollout is full: {self.num_steps} steps")
-        host["obs"][at] = as_array(obs)
-        host["next_obs"][at] = as_array(next_obs)
-        host["actions"][at] = as_array(actions)
-        host["rewards"][at] = as_array(rewards)
-        host["terminated"][at], host["truncated"][at] = terminated, truncated
-        host["episode_starts"][at], host["valid"][at] = episode_starts, valid
+        host["obs"][at] = as_array(step.obs)
+        host["next_obs"][at] = as_array(step.next_obs)
+        host["actions"][at] = as_array(step.actions)
+        host["rewards"][at] = as_array(step.rewards)
+        host["terminated"][at], host["truncated"][at] = step.terminated, step.truncated
+        host["episode_starts"][at] = False if step.episode_starts is None else step.episode_starts
+        host["valid"][at] = True if step.valid is None else step.valid
         if at == 0:
-            self._initial_state = tuple(tensor.detach().cpu().clone() for tensor in initial_state)
+            self._initial_state = tuple(tensor.detach().cpu().clone() for tensor in step.initial_state)
         self._position = at + 1
 
     def end_episodes(self, env_indices: Any) -> None:

@@ -51,16 +51,20 @@ class SampledRing:
         return Priorities(self.sampler.alpha, self.sampler.eps)
 
     def add(self, values: Mapping[str, Array], count: int) -> None:
-        """Write items with a leading axis. More than fit: the last ones stay, in the slots they would have had one by one."""
+        """Write items with a leading axis. More than fit: the last ones stay, in the slots they would have had one by one.
+
+        `priorities`, where the items bring them, are their first ones; without, each begins at the largest seen so far.
+        """
         capacity = self.storage.capacity
         if count > capacity:
             self.storage.skip(count - capacity)
             values, count = {name: value[-capacity:] for name, value in values.items()}, capacity
         start = self.storage.add(values, count)
-        stop = start + count
-        self.sampler.insert(start, min(stop, capacity))
-        if stop > capacity:
-            self.sampler.insert(0, stop - capacity)
+        priorities = values.get("priorities") if self.prioritized else None
+        head = min(count, capacity - start)
+        self.sampler.insert(start, start + head, None if priorities is None else priorities[:head])
+        if head < count:
+            self.sampler.insert(0, count - head, None if priorities is None else priorities[head:])
 
     def sample(self, batch_size: int, beta: float | Tensor = 0.0, *, packed: bool = False) -> Batch:
         """Fields `[B, *shape]`, or (`packed`) the rows they lie in; + `indices` [B] int64 and `weights` [B] float32 when prioritized."""

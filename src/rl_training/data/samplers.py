@@ -29,8 +29,8 @@ class Sampler(Protocol):
     @property
     def generator(self) -> Generator: ...
 
-    def insert(self, start: int, stop: int) -> None:
-        """Slots `start … stop-1` hold new items."""
+    def insert(self, start: int, stop: int, priorities: Array | None = None) -> None:
+        """Slots `start … stop-1` hold new items, with these raw priorities or, without, the largest one so far."""
         ...
 
     def sample(self, batch_size: int, size: int | Tensor, beta: float | Tensor) -> tuple[Array | Tensor, Batch]:
@@ -52,7 +52,7 @@ class UniformSampler:
     def __init__(self, device: torch.device, seed: int) -> None:
         self.generator: Generator = np.random.default_rng(seed) if uses_numpy(device) else torch.Generator(device).manual_seed(seed)
 
-    def insert(self, start: int, stop: int) -> None:
+    def insert(self, start: int, stop: int, priorities: Array | None = None) -> None:
         pass  # nothing to remember about an item
 
     def sample(self, batch_size: int, size: int | Tensor, beta: float | Tensor) -> tuple[Array | Tensor, Batch]:
@@ -88,8 +88,11 @@ class SumTreeSampler:
         self.tree = SumTree(capacity)
         self._last: tuple[Tensor | None, Array] = (None, np.empty(0, np.int64))  # the last batch's indices, twice in the same memory
 
-    def insert(self, start: int, stop: int) -> None:
-        self.tree.fill(start, stop, self.max_priority, self.alpha, self.eps)
+    def insert(self, start: int, stop: int, priorities: Array | None = None) -> None:
+        if priorities is None:
+            self.tree.fill(start, stop, self.max_priority, self.alpha, self.eps)
+        else:
+            self.update(np.arange(start, stop), priorities, stop)
 
     def sample(self, batch_size: int, size: int | Tensor, beta: float | Tensor) -> tuple[Array | Tensor, Batch]:
         slots, weights = self.tree.sample(self.generator.random(batch_size), float(beta))
@@ -145,8 +148,11 @@ class FlatSampler:
         # the bounds of sum_tree.py: in use is never 0, and sums stay finite
         return ((priorities + self.eps) ** self.alpha).clamp(1e-150, 1e150)
 
-    def insert(self, start: int, stop: int) -> None:
-        self.priorities[start:stop] = self._of_new
+    def insert(self, start: int, stop: int, priorities: Array | None = None) -> None:
+        if priorities is None:
+            self.priorities[start:stop] = self._of_new
+        else:
+            self.update(torch.arange(start, stop), priorities, stop)
 
     def sample(self, batch_size: int, size: int | Tensor, beta: float | Tensor) -> tuple[Array | Tensor, Batch]:
         device = self.priorities.device

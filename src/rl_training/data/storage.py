@@ -88,7 +88,7 @@ class RingStorage:
                 )
                 offset = stop * dtype.itemsize
             rows = f"rows as {str(dtype).removeprefix('torch.')}"
-            groups.append(_Group(dtype, torch.empty(0, dtype=dtype).numpy().dtype, tuple(columns), rows))
+            groups.append(_Group(dtype, numpy_dtype(dtype), tuple(columns), rows))
         return -(-offset // 8) * 8, groups
 
     def read_only(self, names: Collection[str]) -> None:
@@ -106,13 +106,18 @@ class RingStorage:
         return self.size if self._on_cpu else self._size_tensor
 
     def add(self, values: Mapping[str, Array], count: int) -> int:
-        """Write `count` items (`values[name]`: `[count, *shape]`, at most `capacity`) and return the slot of the first."""
+        """Write `count` items (`values[name]`: `[count, *shape]`, at most `capacity`) and return the slot of the first.
+
+        What `values` has beside the fields is passed over."""
         expected = self._shapes.get(count)
         if expected is None:
             expected = self._shapes[count] = {name: (count, *field.shape) for name, field in self.fields.items()}
         for name, shape in expected.items():
-            if values[name].shape != shape:  # NumPy would broadcast a wrong shape in silence
-                raise ValueError(f"{name} has shape {values[name].shape}, expected {shape}")
+            given = values.get(name)
+            if given is None:
+                raise ValueError(f"the items have no {name}, which this buffer holds")
+            if given.shape != shape:  # NumPy would broadcast a wrong shape in silence
+                raise ValueError(f"{name} has shape {given.shape}, expected {shape}")
         start, stop = self.position, self.position + count
         if stop <= self.capacity:
             self._write(values, start, stop)
@@ -260,6 +265,10 @@ def as_array(value: Any) -> Array:
         array: Array = value.detach().cpu().numpy() if value.requires_grad or not value.is_cpu else value.numpy()
         return array
     return np.asarray(value)
+
+
+def numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
+    return torch.empty(0, dtype=dtype).numpy().dtype
 
 
 def as_torch_dtype(dtype: Any) -> torch.dtype:

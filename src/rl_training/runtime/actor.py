@@ -13,20 +13,21 @@ import numpy as np
 import torch
 
 from rl_training.data.generators import generator_state, load_generator_state
-from rl_training.data.n_step import NStepAccumulator
+from rl_training.data.rollout_buffer import RolloutBuffer
+from rl_training.data.sequences import joined
 from rl_training.envs.vector import VectorEnvs
 from rl_training.models.modes import evaluating, has_modes
 from rl_training.models.network import CoreState, Network
 from rl_training.runtime.behaviour import Behaviour
-from rl_training.types import Array, EnvStep, State
+from rl_training.types import Array, EnvStep, Items, State, Step
 
 NO_STARTS = torch.zeros(0, dtype=torch.bool)  # a feed-forward network has nothing to reset
 
 
 class Feed(Protocol):
-    """Where steps go: an accumulator and a buffer of transitions, a buffer that assembles sequences, or a rollout."""
+    """Where steps go: by way of finished items into a replay, or as they are into a rollout."""
 
-    def push(self, obs: Array, actions: Array, step: EnvStep, is_first: Array, state: CoreState) -> None: ...
+    def push(self, step: Step) -> None: ...
 
     def flush(self) -> None:
         """What was pushed must be in the buffer now: it is about to be learned from or saved."""
@@ -36,77 +37,85 @@ class Feed(Protocol):
         """End what is open for environments that could not be restored, or forget it. Called when the buffer has been restored."""
         ...
 
+    @property
+    def num_open(self) -> int:
+        """Steps that are in nothing finished yet."""
+        ...
+
     def state_dict(self) -> State: ...
 
     def load_state_dict(self, state: State) -> Any: ...
 
 
-class TransitionFeed:
-    """n-step transitions into a transition buffer, those of several steps at once where nobody reads it between them."""
+class ItemMaker(Protocol):
+    """Makes finished items of steps: n-step transitions (data/n_step.py) or chunks of episodes (data/sequences.py)."""
+
+    def push(self, step: Step, /) -> Items: ...
+
+    def drop(self, env_indices: Array, /) -> Items | None:
+        """These episodes cannot go on. Returns what can be made of what they left."""
+        ...
+
+    @property
+    def num_open(self) -> int: ...
+
+    def state_dict(self) -> State: ...
+
+    def load_state_dict(self, state: State) -> None: ...
+
+
+class ReplayFeed:
+    """Steps to items, and the items into a replay: those of several steps at once where nobody reads it between them."""
 
     MOST = 64  # steps kept back
 
-    def __init__(self, accumulator: NStepAccumulator, replay: Any) -> None:
-        self.accumulator, self._add_batch = accumulator, replay.add_batch
-        self._kept: list[dict[str, Array]] = []  # arrays that nobody writes to again (see envs/vector.py)
+    def __init__(self, maker: ItemMaker, replay: Any) -> None:
+        self._maker, self._replay = maker, replay
+        self._push = maker.push  # looked up once: it is called every step
+        self._kept: list[Items] = []  # arrays that nobody writes to again (see envs/vector.py)
 
-    def push(self, obs: Array, actions: Array, step: EnvStep, is_first: Array, state: CoreState) -> None:
-        items = self.accumulator.push(
-            obs=obs,
-            actions=actions,
-            rewards=step.rewards,
-            next_obs=step.final_obs,
-            terminated=step.terminated,
-            truncated=step.truncated,
-            valid=step.valid,
-        )
-        if len(items["rewards"]):
+    def push(self, step: Step) -> None:
+        items = self._push(step)
+        if items and len(items["rewards"]):
             self._kept.append(items)
             if len(self._kept) >= self.MOST:
                 self.flush()
 
     def flush(self) -> None:
-        kept = self._kept
-        if len(kept) > 1:
-            self._add_batch(**{name: np.concatenate([items[name] for items in kept]) for name in kept[0]})
-        elif kept:
-            self._add_batch(**kept[0])
-        kept.clear()
+        if self._kept:
+            self._replay.add_items(joined(self._kept))
+            self._kept.clear()
 
     def drop(self, env_indices: Array) -> None:
-        self.accumulator.drop(env_indices)
+        items = self._maker.drop(env_indices)
+        if items:
+            self._replay.add_items(items)
+
+    @property
+    def num_open(self) -> int:
+        return self._maker.num_open
 
     def state_dict(self) -> State:
-        return self.accumulator.state_dict()
+        return self._maker.state_dict()
 
     def load_state_dict(self, state: State) -> None:
-        self.accumulator.load_state_dict(state)
+        self._maker.load_state_dict(state)
 
 
-class StepFeed:
-    """Whole steps into a buffer that makes of them what it needs, chunks of sequences or a rollout; what is open is its own state."""
+class RolloutFeed:
+    """Steps as they are; what is open is the rollout's own state."""
 
-    def __init__(self, add: Callable[..., None], drop: Callable[[Array], None]) -> None:
-        self._add, self._drop = add, drop
+    num_open = 0
 
-    def push(self, obs: Array, actions: Array, step: EnvStep, is_first: Array, state: CoreState) -> None:
-        self._add(
-            obs=obs,
-            actions=actions,
-            rewards=step.rewards,
-            next_obs=step.final_obs,
-            terminated=step.terminated,
-            truncated=step.truncated,
-            episode_starts=is_first,
-            initial_state=state,
-            valid=step.valid,
-        )
+    def __init__(self, rollout: RolloutBuffer) -> None:
+        self._rollout = rollout
+        self.push = rollout.add
 
     def flush(self) -> None:
         pass
 
     def drop(self, env_indices: Array) -> None:
-        self._drop(env_indices)
+        self._rollout.end_episodes(env_indices)
 
     def state_dict(self) -> State:
         return {}
@@ -173,7 +182,9 @@ class Actor:
         if meanwhile is not None:
             meanwhile()
         step = self.envs.step(self.behaviour.to_env(actions))
-        self.feed.push(self._obs, actions, step, self._is_first, state)
+        self.feed.push(
+            Step(self._obs, actions, step.rewards, step.final_obs, step.terminated, step.truncated, self._is_first, step.valid, state)
+        )
         self._obs, self._is_first = step.obs, step.is_first
         return step
 

@@ -19,7 +19,7 @@ from rl_training.experiment.settings import ValueSettings
 from rl_training.models.build import build_mlp_q_network
 from rl_training.models.network import ValueNetwork
 from rl_training.models.q_network import QNetwork
-from rl_training.runtime.actor import TransitionFeed
+from rl_training.runtime.actor import ReplayFeed
 from rl_training.runtime.run import RunOptions, TrainResult
 from rl_training.runtime.setup import Setup, prepare
 from rl_training.runtime.value_based import ValueParts, head_keywords, learner_keywords, replay_keywords, train_value_based
@@ -60,7 +60,7 @@ def build_parts(setup: Setup, rule: Rule | None = None, backup: Backup | None = 
     learner = build_learner(setup, settings, network, rule, backup)
     buffer = PrioritizedReplayBuffer if settings.prioritized else ReplayBuffer
     replay = buffer(**replay_keywords(setup, settings))
-    feed = TransitionFeed(NStepAccumulator(settings.n_step, settings.gamma, config.num_envs), replay)
+    feed = ReplayFeed(NStepAccumulator(settings.n_step, settings.gamma, config.num_envs), replay)
     return ValueParts(network, learner, replay, feed)
 
 

@@ -15,7 +15,7 @@ from rl_training.experiment.settings import RecurrentSettings
 from rl_training.models.build import build_lstm_q_network
 from rl_training.models.network import RecurrentValueNetwork
 from rl_training.models.recurrent import LSTMQNetwork
-from rl_training.runtime.actor import StepFeed
+from rl_training.runtime.actor import ReplayFeed
 from rl_training.runtime.run import RunOptions, TrainResult
 from rl_training.runtime.setup import Setup, prepare
 from rl_training.runtime.value_based import ValueParts, head_keywords, learner_keywords, replay_keywords, train_value_based
@@ -61,10 +61,11 @@ def build_parts(setup: Setup, algorithm: type[DRQN] = DRQN, rule: Rule | None = 
         sequence_length=s.sequence_length,
         hidden_size=s.recurrent_hidden_size,
         num_layers=s.recurrent_num_layers,
+        state_parts=len(network.initial_state(1)),
         sequence_overlap=s.sequence_overlap,
         burn_in=s.burn_in,
     )
-    return ValueParts(network, learner, replay, StepFeed(replay.add_step, replay.end_episodes))
+    return ValueParts(network, learner, replay, ReplayFeed(replay.make_assembler(), replay))
 
 
 def rule_of(s: RecurrentSettings) -> Rule:

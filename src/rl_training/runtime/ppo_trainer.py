@@ -13,7 +13,7 @@ from rl_training.experiment.settings import PPOSettings
 from rl_training.models.actor_critic import ActorCritic, MLPActorCritic
 from rl_training.models.distributions import make_distribution
 from rl_training.runtime.accelerate import accelerate_acting, accelerate_learner
-from rl_training.runtime.actor import Actor, StepFeed
+from rl_training.runtime.actor import Actor, RolloutFeed
 from rl_training.runtime.behaviour import Sampling
 from rl_training.runtime.on_policy import train_on_policy
 from rl_training.runtime.run import Parts, Run, RunOptions, TrainResult
@@ -64,7 +64,7 @@ def train_actor_critic(setup: Setup, settings: PPOSettings, options: RunOptions,
         action_dtype=distribution.action_dtype,
     )
     behaviour = Sampling(distribution, seed=setup.seeds.actor)
-    feed = StepFeed(rollout.add, rollout.end_episodes)
+    feed = RolloutFeed(rollout)
     actor = Actor(setup.envs, network, feed, behaviour=behaviour, device=setup.device, seed=setup.seeds.actor)
     parts = Parts(learner=learner, actor=actor, replay=rollout, evaluate=setup.evaluator(network), spaces=setup.spaces, notes=setup.notes)
     run = Run(config, parts, options)

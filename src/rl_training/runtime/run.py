@@ -406,7 +406,7 @@ class Run:
         metrics = {
             "global_step": now,
             **self._last_evaluation[1],
-            "buffer_size": 0 if replay is None else replay.num_transitions,
+            "buffer_size": 0 if replay is None else replay.num_transitions + self.parts.actor.feed.num_open,
             "num_updates": self.clock.updates,
             "num_episodes": self.num_episodes,
             "best_eval_return_mean": self.best_mean if self.best_mean is not None else float("nan"),
