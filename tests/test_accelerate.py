@@ -19,7 +19,7 @@ from rl_training.data import ReplayBuffer
 from rl_training.errors import ConfigError
 from rl_training.models import MLPQNetwork
 from rl_training.models.flat import flatten_parameters
-from rl_training.runtime.accelerate import BREAK_EVEN_UPDATES, CompilingUpdates, accelerate_learner, resolve_compile
+from rl_training.runtime.accelerate import BREAK_EVEN_UPDATES, CompilingUpdates, accelerate_learner, missing_toolchain, resolve_compile
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.updates import SampledUpdates
 from rl_training.runtime.workflows import resume_training, train
@@ -111,8 +111,8 @@ COMPILED_ALWAYS = ("rainbow_dqn",)  # noise, dueling, double-Q, projection and w
 
 @pytest.mark.parametrize("algo", [pytest.param(algo, marks=[] if algo in COMPILED_ALWAYS else pytest.mark.slow) for algo in ROWS])
 def test_compiled_and_eager_agree_on_100_batches(algo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if ahead_of_time.missing_toolchain():
-        pytest.skip(str(ahead_of_time.missing_toolchain()))
+    if missing_toolchain():
+        pytest.skip(str(missing_toolchain()))
     monkeypatch.setenv("RL_TRAINING_CACHE", str(tmp_path))
     (_, eager, replay, _), (_, compiled, _, _), (_, again, _, _) = parts_of(algo), parts_of(algo), parts_of(algo)
     example = next(batches(replay, 1))
@@ -133,8 +133,8 @@ class Products(nn.Module):
 
 def test_compiled_products_are_those_products(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # What becomes of a copy and its strides is the compiler's doing: only code that it made can show it.
-    if ahead_of_time.missing_toolchain():
-        pytest.skip(str(ahead_of_time.missing_toolchain()))
+    if missing_toolchain():
+        pytest.skip(str(missing_toolchain()))
     generator = torch.Generator().manual_seed(0)
     x, flat = torch.randn(16, 4, generator=generator), torch.randn(6000, generator=generator)
     graph = make_fx(Products(), decomposition_table=ahead_of_time.plain_products())(x, flat)

@@ -14,7 +14,8 @@ import torch
 from torch import nn
 
 from command_line import Cli
-from rl_training.algorithms.backups import Bootstrap
+from rl_training.algorithms.backups import Backup, Bootstrap, Seen
+from rl_training.algorithms.value_losses import take_action
 from rl_training.api import managed
 from rl_training.errors import ConfigError
 from rl_training.experiment import registry
@@ -178,3 +179,54 @@ def test_an_own_setting_is_checked_like_any_other(cli: Cli) -> None:
         *("--set", "algo=expectile_dqn", "--set", "algo_kwargs.expectile=1.5"),
     )
     assert said.endswith("algo_kwargs.expectile must be < 1.0, got 1.5")
+
+
+class Munchausen(Backup):
+    """Munchausen DQN (arXiv:2007.14430, eq. 2): π = softmax(Q/τ); its entropy is bootstrapped from, its log-probability is a reward."""
+
+    needs_current = True
+
+    def __init__(self, alpha: float = 0.9, tau: float = 0.03, low: float = -1.0) -> None:
+        self.alpha, self.tau, self.low = alpha, tau, low
+
+    def __call__(self, seen: Seen) -> Bootstrap:
+        assert seen.outputs is not None
+        log_pi = torch.log_softmax(seen.q_values(seen.outputs) / self.tau, -1)
+        next_log_pi = torch.log_softmax(seen.q_values(seen.next_outputs) / self.tau, -1)
+        bonus = self.alpha * (self.tau * take_action(log_pi, seen.actions)).clamp(min=self.low)
+        return Bootstrap(seen.next_outputs, next_log_pi.exp(), -self.tau * next_log_pi, bonus)
+
+
+BACKED_UP: dict[str, dict[str, Any]] = {
+    "dqn": {"n_step": 3},
+    "c51_dqn": {"v_min": 0.0, "v_max": 100.0, "num_atoms": 11},
+    "qr_dqn": {"num_quantiles": 5, "prioritized": True},
+    "iqn": {"num_quantiles": 4, "num_target_quantiles": 5, "embedding_dim": 8},
+    "r2d2": {"sequence_length": 6, "features_dim": 8, "recurrent_hidden_size": 8, "burn_in": 2, "n_step": 2, "value_rescaling": True},
+}
+
+
+@pytest.mark.parametrize("row", BACKED_UP)
+def test_a_backup_of_ones_own_in_front_of_every_rule_and_view(tmp_path: Path, row: str) -> None:
+    spec = get_algorithm_spec(row)
+    seen: list[Bootstrap] = []
+
+    class Watched(Munchausen):
+        def __call__(self, *given: Any) -> Bootstrap:
+            seen.append(super().__call__(*given))
+            return seen[-1]
+
+    def trainer(config: TrainConfig, run_suffix: str | None = None, **options: Any) -> Any:
+        return spec.train_fn(config, run_suffix, backup=Watched(), **options)
+
+    register_algorithm(
+        f"munchausen_{row}",
+        trainer=trainer,
+        network=f"{str(spec.trainer).partition(':')[0]}:build_network",
+        settings=spec.settings,
+        fixed=spec.fixed,
+        defaults=spec.defaults,
+        summary="Munchausen",
+    )
+    same_when_killed_and_resumed(tmp_path, f"munchausen_{row}", "CartPole-v1", **{**SMALL, **BACKED_UP[row]})
+    assert len(seen) > 20 and all(bool((bootstrap.bonus <= 0).all()) for bootstrap in seen if bootstrap.bonus is not None)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import torch
+
 from rl_training.algorithms.r2d2 import R2D2
 from rl_training.experiment.config import TrainConfig
 from rl_training.runtime import dqn_trainer, drqn_trainer
@@ -14,6 +16,7 @@ from rl_training.runtime.behaviour import EpsilonGreedy
 from rl_training.runtime.setup import prepare
 from rl_training.runtime.value_based import ValueParts
 
+CPU = torch.device("cpu")
 RECURRENT = ("drqn", "r2d2")
 _SUPPORT = {"v_min": -100.0, "v_max": 100.0, "num_atoms": 11}
 _SEQUENCES = {"features_dim": 8, "recurrent_hidden_size": 8, "sequence_length": 6, "head_hidden_sizes": [8]}

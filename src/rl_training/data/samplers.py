@@ -14,7 +14,9 @@ from torch import Tensor
 
 from rl_training.data.generators import Generator, generator_state, load_generator_state
 from rl_training.data.storage import as_array, uses_numpy
+from rl_training.data.sum_tree import SumTree
 from rl_training.errors import RunError
+from rl_training.resources import speed_is_on
 
 if TYPE_CHECKING:
     from rl_training.types import Array, Batch, State
@@ -75,17 +77,14 @@ class UniformSampler:
 class SumTreeSampler:
     """P(i) ∝ (|priority_i| + eps)^alpha, one draw from each of B equal strata, w_i = (N·P(i))^-β over their maximum in the batch.
 
-    New items get the largest raw priority seen so far (1 at the start). Everything but the uniforms happens in numba, which is
-    imported when one is made.
+    New items get the largest raw priority seen so far (1 at the start).
     """
 
     def __init__(self, capacity: int, *, alpha: float, eps: float, seed: int) -> None:
-        from rl_training.data.sum_tree import SumTree
-
         self.alpha, self.eps = alpha, eps
         self.max_priority = 1.0
         self.generator = np.random.default_rng(seed)
-        self.tree = SumTree(capacity)
+        self.tree = _sum_tree(capacity)
         self._last: tuple[Tensor | None, Array] = (None, np.empty(0, np.int64))  # the last batch's indices, twice in the same memory
 
     def insert(self, start: int, stop: int, priorities: Array | None = None) -> None:
@@ -131,6 +130,15 @@ class SumTreeSampler:
         self.max_priority = float(state["max_priority"])
         self.tree.load(as_array(state["priorities"]))
         load_generator_state(self.generator, state["generator"])
+
+
+def _sum_tree(capacity: int) -> SumTree:
+    """In numba, which is imported when one is made; in NumPy with `RL_TRAINING_SPEED=0`."""
+    if not speed_is_on():
+        return SumTree(capacity)
+    from rl_training.data.numba_sum_tree import NumbaSumTree
+
+    return NumbaSumTree(capacity)
 
 
 class FlatSampler:

@@ -2,11 +2,14 @@
 
 On the CPU the gradient is made by hand where the network is an MLP, distributional losses are numba's, acting is NumPy's; compiled, a whole
 gradient step is one graph of native code. On a GPU sampling, update and priorities become one CUDA graph, and so does the acting pass.
-docs/performance.md has the measurements behind each. `RL_TRAINING_SPEED=0` leaves all of it away.
+docs/performance.md has the measurements behind each. `RL_TRAINING_SPEED=0` leaves all of it away, so it is imported when it is used.
 """
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -21,16 +24,18 @@ from rl_training.errors import ConfigError
 from rl_training.resources import speed_is_on
 from rl_training.runtime.actor import Actor
 from rl_training.runtime.updates import SampledUpdates, Updates
-from rl_training.speed import hand_gradients, hand_policy
-from rl_training.speed.ahead_of_time import compile_learner, missing_toolchain
-from rl_training.speed.graphs import GraphedForward, GraphedUpdates
-from rl_training.speed.numba_rules import numba_rule
-from rl_training.speed.numpy_pass import numpy_forward
-from rl_training.speed.packed import packed
 from rl_training.types import UpdateResult
 
 Say = Callable[[str, str], None]
 """(what, text): what is going on, for the progress line and the run's metadata."""
+
+OFF = "RL_TRAINING_SPEED=0"
+
+
+def speed_note() -> str:
+    """For the run's metadata."""
+    return "on" if speed_is_on() else f"off ({OFF})"
+
 
 BREAK_EVEN_UPDATES = 50_000
 """From how many updates on `auto` compiles; see docs/performance.md for the measurement."""
@@ -55,10 +60,10 @@ def resolve_compile(
     """
     if requested is False:
         return Decision(False, "as configured")
-    if not speed_is_on():
-        return _refused(requested, "RL_TRAINING_SPEED=0")
     if planned_updates is None:
         return _refused(requested, "this algorithm has no compiled step")
+    if not speed_is_on():
+        return _refused(requested, OFF)
     if device.type == "cuda":
         return Decision(True, "as configured" if requested is True else "one CUDA graph per update")
     if device.type != "cpu":
@@ -77,6 +82,16 @@ def resolve_compile(
     return Decision(True, f"{planned_updates:,} updates pay for compiling")
 
 
+def missing_toolchain() -> str | None:
+    """Why nothing can be compiled for the CPU here, or None."""
+    if not speed_is_on():
+        return OFF
+    if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 6):
+        return f"torch {torch.__version__} cannot compile ahead of time, 2.6 can"
+    compiler = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")  # what Inductor looks for
+    return None if shutil.which(compiler) else f"no C++ compiler ({compiler}) is installed"
+
+
 def _refused(requested: str | bool, why: str) -> Decision:
     if requested is True:
         raise ConfigError(f"compile: true cannot be had: {why}; use compile: auto or false")
@@ -87,6 +102,9 @@ def accelerate_learner(learner: QLearner | PPO) -> None:
     """Make the learner's own parts fast: the gradient by hand and the rule's loops in numba, where both have such a form."""
     if not speed_is_on():
         return
+    from rl_training.speed import hand_gradients, hand_policy
+    from rl_training.speed.numba_rules import numba_rule
+
     if isinstance(learner, PPO):
         hand_policy.use_hand_gradients(learner)
         return
@@ -109,6 +127,8 @@ def accelerate_updates(
     if not compile or not speed_is_on():
         return updates
     if device.type == "cuda":
+        from rl_training.speed.graphs import GraphedUpdates
+
         return GraphedUpdates(updates.learner, updates.replay, updates.batch_size, updates.beta, device)
     return CompilingUpdates(updates, say, compiling)
 
@@ -118,8 +138,12 @@ def accelerate_acting(actor: Actor, device: torch.device, *, compile: bool) -> N
     if not speed_is_on():
         return
     if device.type == "cpu":
+        from rl_training.speed.numpy_pass import numpy_forward
+
         actor.use_forward(numpy_forward)
     elif compile and device.type == "cuda":
+        from rl_training.speed.graphs import GraphedForward
+
         actor.use_forward(partial(GraphedForward, device=device))
 
 
@@ -134,6 +158,9 @@ class CompilingUpdates:
     def __call__(self, global_step: int) -> UpdateResult:
         if not self.compiles:
             return self._updates(global_step)
+        from rl_training.speed.ahead_of_time import compile_learner
+        from rl_training.speed.packed import packed
+
         self.compiles, updates, replay = False, self._updates, self._updates.replay
         rows = packed(replay)
         updates.replay, unpack = (replay, dict) if rows is None else (rows, rows.unpack)

@@ -20,7 +20,7 @@ from rl_training.experiment.registry import AlgorithmSpec
 from rl_training.experiment.settings import ValueSettings
 from rl_training.models.network import Network
 from rl_training.resources import format_bytes, require_memory
-from rl_training.runtime.accelerate import resolve_compile
+from rl_training.runtime.accelerate import resolve_compile, speed_note
 from rl_training.runtime.cadence import UpdatePlan
 from rl_training.runtime.devices import resolve_device, resolve_threads
 from rl_training.runtime.evaluator import Evaluate, evaluate
@@ -201,6 +201,7 @@ def prepare(config: TrainConfig, env: EnvSource | None, *, small: bool) -> Setup
         "device": f"{device.value} ({device.why})",
         "threads": f"{threads.value} ({threads.why})",
         "compile": f"{'on' if compiles.on else 'off'} ({compiles.why})",
+        "speed": speed_note(),
         "vectorization": BACKENDS[config.vectorization],
         "resume": envs.resume_note or "exact on the CPU",
     }

@@ -17,6 +17,7 @@ from rl_training.errors import CheckpointError, ConfigError, UserError
 from rl_training.experiment.checkpointing import Checkpoint, MissingCheckpoint, find_run, open_checkpoint, with_checkpoint
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.runs import RunDirectory, is_run_directory
+from rl_training.runtime.accelerate import missing_toolchain
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.evaluator import MAX_ENVS, evaluate
 from rl_training.runtime.policy import Policy
@@ -32,7 +33,6 @@ from rl_training.runtime.setup import (
 )
 from rl_training.runtime.signals import listening
 from rl_training.runtime.watching import watching
-from rl_training.speed.ahead_of_time import missing_toolchain
 
 
 def train(

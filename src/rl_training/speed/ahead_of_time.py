@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -22,14 +21,6 @@ from rl_training.algorithms.q_learner import Outcome, QLearner
 from rl_training.experiment.files import digest, is_regular
 from rl_training.speed.pure_step import PureStep
 from rl_training.types import Batch
-
-
-def missing_toolchain() -> str | None:
-    """Why nothing can be compiled for the CPU here, or None."""
-    if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 6):
-        return f"torch {torch.__version__} cannot compile ahead of time, 2.6 can"
-    compiler = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")  # what Inductor looks for
-    return None if shutil.which(compiler) else f"no C++ compiler ({compiler}) is installed"
 
 
 class Compiled(NamedTuple):
