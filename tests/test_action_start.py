@@ -12,9 +12,11 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from rl_training.envs.spaces import describe_action_space, first_action
 from rl_training.envs.vector import VectorEnvs
+from rl_training.errors import CheckpointError
 from rl_training.experiment.checkpointing import open_checkpoint
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.registry import algorithm_names, get_algorithm_spec
+from rl_training.experiment.saved_spaces import require_saved_spaces
 from rl_training.runtime.workflows import predict
 from test_public_api import TINY, managed_class
 
@@ -98,3 +100,6 @@ def test_only_discrete_actions_have_a_first_one() -> None:
     for space, first in spaces:
         assert first_action(describe_action_space(space)) == first
     assert first_action({"kind": "discrete", "n": 3}) == 0  # as checkpoints had it before
+    with pytest.raises(CheckpointError, match=r"start must be a whole number"):
+        action = {"kind": "discrete", "n": 3, "start": [5]}
+        require_saved_spaces({"obs_shape": [2], "obs_dtype": "float32", "num_actions": 3, "action": action}, source="manifest.json")

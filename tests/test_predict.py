@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
 
 from command_line import Cli
-from rl_training import DRQN, PPO
-from rl_training.errors import UserError
+from rl_training import DQN, DRQN, PPO
+from rl_training.errors import SpaceError, UserError
 from rl_training.runtime.policy import read_observation
-from rl_training.runtime.workflows import load_policy, predict
+from rl_training.runtime.workflows import evaluate_checkpoint, load_policy, predict, resume_training
 
 A, B = [0.0, 0.1, -0.02, 0.3], [0.5, -0.5, 0.1, 0.0]
 
@@ -167,3 +169,110 @@ def test_a_policy_without_memory_takes_no_state(trained: Path) -> None:
     assert policy.predict(A, ())[0] == policy.predict(A, None)[0]
     with pytest.raises(UserError, match="the state must be one that predict gave"):
         policy.predict(A, (torch.zeros(1, 1, 8),))
+
+
+class Lamps(gym.Env[Any, Any]):
+    """A Dict observation: where it is, which of three lamps burns, and two switches."""
+
+    observation_space = gym.spaces.Dict(
+        {
+            "place": gym.spaces.Box(-1, 1, (2,), np.float32),
+            "lamp": gym.spaces.Discrete(3, start=1),
+            "switches": gym.spaces.Tuple((gym.spaces.MultiBinary(2), gym.spaces.Box(0, 255, (1,), np.uint8))),
+        }
+    )
+    action_space = gym.spaces.Discrete(2, start=1)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.observation_space.seed(int(self.np_random.integers(1000)))
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> Any:
+        return self.observation_space.sample(), 1.0, bool(self.np_random.random() < 0.2), False, {}
+
+
+LAMPS = {"place": [0.5, -0.5], "lamp": 2, "switches": [[1, 0], [7]]}
+
+
+@pytest.fixture(scope="module")
+def lamps() -> Iterator[str]:
+    gym.register("Lamps-v0", entry_point=Lamps)
+    yield "Lamps-v0"
+    del gym.registry["Lamps-v0"]
+
+
+def trained_on(env: Any, folder: Path, *wrappers: Any) -> Path:
+    settings: dict[str, Any] = {"hidden_sizes": [8], "batch_size": 8, "buffer_capacity": 200, "learning_starts": 20, "eval_episodes": 1}
+    agent = DQN(env, output_dir=folder, total_timesteps=30, env_kwargs={"wrappers": list(wrappers)}, **settings)
+    return agent.learn().checkpoint_path
+
+
+def test_a_dict_observation_is_what_the_wrappers_make_of_it(cli: Cli, lamps: str, tmp_path: Path) -> None:
+    checkpoint = trained_on(lamps, tmp_path / "runs", "flatten", {"keep": {"indices": [0, 1, 2, 3, 4]}})
+    # Dict sorts its keys: lamp 2 of 1 … 3 is [0, 1, 0], then the place
+    (expected,) = predict(checkpoint, [[0, 1, 0, 0.5, -0.5]])
+    told = cli("predict", "--checkpoint", str(checkpoint), json.dumps({"obs": LAMPS}))
+    assert told.code == 0, told.err
+    (answer,) = answers(told.out)
+    assert answer == expected and answer["action"] in (1, 2)
+
+
+def test_frames_are_stacked_from_one_dict_to_the_next(lamps: str, tmp_path: Path) -> None:
+    checkpoint = trained_on(lamps, tmp_path, "flatten", {"keep": {"indices": [3, 4]}}, {"frame_stack": {"size": 2}})
+    second = {**LAMPS, "place": [0.0, 1.0]}
+    stacked = list(predict(checkpoint, [{"obs": LAMPS}, {"obs": second}, {"obs": second, "episode_start": True}]))
+    plain = list(predict(checkpoint, [[0.5, -0.5, 0.5, -0.5], [0.5, -0.5, 0.0, 1.0], [0.0, 1.0, 0.0, 1.0]]))
+    assert stacked == plain
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"lamp": 0}, r"observation 1 has an obs\.lamp that is not in Discrete\(3, start=1\): 0"),
+        ({"lamp": 1.5}, r"observation 1 has an obs\.lamp that must be whole numbers"),
+        ({"place": [0.5]}, r"observation 1 has an obs\.place that must have shape \(2,\), got \(1,\)"),
+        ({"place": [0.5, float("nan")]}, r"observation 1 has an obs\.place that must be finite numbers"),
+        ({"switches": [[1, 0]]}, r"observation 1 has an obs\.switches that must be a list of 2"),
+        ({"switches": [[1, 2], [7]]}, r"observation 1 has an obs\.switches\.0 that is not in MultiBinary"),
+        ({"lamps": 1}, r"observation 1 has an obs that must hold the keys 'lamp', 'place', 'switches', got the keys 'place', 'lamp', "),
+    ],
+)
+def test_bad_dict_observations(lamps: str, tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    checkpoint = trained_on(lamps, tmp_path, "flatten")
+    with pytest.raises(UserError, match=message):
+        list(predict(checkpoint, [{"obs": {**LAMPS, **changes}}]))
+
+
+def test_what_cannot_be_wrapped_says_so(cli: Cli, trained: Path, lamps: str, tmp_path: Path) -> None:
+    said = cli.refused("predict", "--checkpoint", str(trained), json.dumps({"obs": LAMPS}))
+    assert said.startswith("error: observation 1 has an obs that must be a list of numbers of shape (4,), got {'place'")
+    checkpoint = trained_on(lamps, tmp_path / "more", "flatten", "append_action_reward")
+    with pytest.raises(UserError, match="a Dict observation is not enough: append_action_reward needs the reward too"):
+        list(predict(checkpoint, [{"obs": LAMPS}]))
+    checkpoint = trained_on(Lamps, tmp_path / "callable", "flatten")
+    with pytest.raises(UserError, match="environment is a callable"):
+        list(predict(checkpoint, [{"obs": LAMPS}]))
+    assert len(list(predict(checkpoint, [{"obs": LAMPS}], env=Lamps))) == 1
+
+
+def test_another_environment_is_refused_wherever_it_is_given(cli: Cli, tmp_path: Path) -> None:
+    checkpoint = trained_on(lambda: gym.make("CartPole-v1"), tmp_path / "runs")
+    message = (
+        r"step_30: was trained with observations of shape \(4,\) \(float32\) and actions \{'kind': 'discrete', 'n': 2, 'start': 0\}; "
+        r"this environment has observations of shape \(6,\) \(float32\) and actions \{'kind': 'discrete', 'n': 3, 'start': 0\}"
+    )
+
+    def acrobot() -> Any:
+        return gym.make("Acrobot-v1")
+
+    for ask in (
+        lambda: DQN.load(checkpoint, env=acrobot),
+        lambda: DQN.resume(checkpoint, env=acrobot),
+        lambda: evaluate_checkpoint(checkpoint, env=acrobot),
+        lambda: resume_training(checkpoint, total_timesteps=40, env=acrobot),
+    ):
+        with pytest.raises(SpaceError, match=message):
+            ask()
+    loaded = DQN.load(checkpoint, env=lambda: gym.make("CartPole-v1"))
+    assert loaded.evaluate(1)["eval_episodes"] == 1

@@ -141,6 +141,10 @@ class ManagedAlgorithm:
         opened = open_checkpoint(checkpoint)
         if opened.config.algo != cls.row:
             raise CheckpointError(f"{checkpoint}: {_wrong_row(opened.config.algo, cls)}")
+        if env is not None:
+            from rl_training.runtime import workflows
+
+            workflows.require_fitting_env(opened, env)
         # A `learn(n)` that stopped short of the total it began with has its end in the saved config: the object's total is the larger one.
         # Where a new run is made is not for the file to say: beside the checkpoint, or the run it is in.
         config, beside = opened.config, (opened.run_dir or opened.path.absolute()).parent

@@ -78,6 +78,12 @@ def make_envs(
     )
 
 
+def make_bare(env: EnvSource, env_kwargs: Mapping[str, Any]) -> gym.Env[Any, Any]:
+    """One environment as it is without the named wrappers."""
+    kwargs = {key: value for key, value in env_kwargs.items() if key != "wrappers"}
+    return _make_one(find_env(env) if isinstance(env, str) else env, kwargs)
+
+
 def find_env(env_id: str) -> EnvSpec:
     """The registered environment of that name (`Id` or `module:Id`); UserError with the nearest known one where there is none."""
     module, _, name = env_id.rpartition(":")

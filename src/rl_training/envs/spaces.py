@@ -59,12 +59,26 @@ def describe_action_space(space: gym.Space[Any]) -> dict[str, Any]:
     return {"kind": type(space).__name__}
 
 
+def require_same_spaces(saved: Mapping[str, Any], found: Mapping[str, Any], *, source: object) -> None:
+    """Raises SpaceError unless an environment is of the kind the network in a checkpoint (`source`) was made for.
+
+    Both as `describe_spaces` gives them. The bounds of a Box may differ: they change no shape.
+    """
+    if _kind_of(saved) != _kind_of({**found, "action": {key: found["action"].get(key) for key in saved["action"]}}):
+        raise SpaceError(f"{source}: was trained with {_kind_of(saved)}; this environment has {_kind_of(found)}")
+
+
+def _kind_of(described: Mapping[str, Any]) -> str:
+    action = {key: value for key, value in described["action"].items() if key not in ("low", "high")}
+    return f"observations of shape {tuple(described['obs_shape'])} ({described['obs_dtype']}) and actions {action}"
+
+
 def first_action(action: Mapping[str, Any]) -> int:
     """What a Discrete action counted from 0 lacks to be the environment's own; 0 for other spaces, as `describe_action_space` gives them.
 
     Networks, replay and rollouts count from 0. The adapter adds this to what it hands to the environments, a policy to what it answers.
     """
-    return int(action.get("start", 0)) if action["kind"] == "discrete" else 0
+    return int(action.get("start") or 0) if action["kind"] == "discrete" else 0
 
 
 def _kinds(space: gym.Space[Any]) -> set[str]:

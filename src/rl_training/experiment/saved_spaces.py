@@ -42,6 +42,8 @@ class _Action(BaseModel):
         for key in needed:
             if getattr(self, key) is None:
                 raise ValueError(f"{key} is missing")
+        if self.kind == "discrete" and isinstance(self.start, tuple):
+            raise ValueError("start must be a whole number")
         if self.kind in ("multi_discrete", "box"):
             size = -1 if self.shape is None else math.prod(self.shape)
             if any(not isinstance(getattr(self, key), tuple) or len(getattr(self, key)) != size for key in needed):

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from rl_training.envs.episodes import one_line
+from rl_training.envs.spaces import require_same_spaces
 from rl_training.errors import CheckpointError, Interrupted, RunError, UserError
 from rl_training.experiment.checkpointing import Checkpoint, CheckpointStore, manifest_of
 from rl_training.experiment.config import TrainConfig
@@ -440,6 +441,7 @@ class Run:
         }
 
     def _restore(self, checkpoint: Checkpoint) -> None:
+        require_same_spaces(checkpoint.spaces, self.parts.spaces, source=checkpoint.path)
         training = checkpoint.load_training()
         self.parts.learner.load_state_dict({**training["learner"], self.parts.learner.model_key: checkpoint.load_model()})
         replay = self.parts.replay

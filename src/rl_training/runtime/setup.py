@@ -110,7 +110,8 @@ def require_allowed_env(env_id: str, *, source: Path, env: EnvSource | None) -> 
     trains by is their own, so `module:Id` there is imported.
     """
     module, colon, _ = env_id.rpartition(":")
-    if env is not None or not colon or module in sys.modules or module == "popgym":  # popgym is ours to import: envs/memory.py
+    if env is not None or not colon or module in sys.modules or module in ("popgym", "callable"):
+        # popgym is ours to import (envs/memory.py); a callable names no module, and `env_source` asks for it
         return
     raise UserError(
         f"{source}: its environment {env_id!r:.100} would import the module {module!r:.100}, and so run its code; "

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ import torch
 
 from rl_training.envs.factory import EnvSource, make_envs
 from rl_training.envs.normalize import ObservationNormalizer
+from rl_training.envs.spaces import require_same_spaces
+from rl_training.envs.vector import VectorEnvs
 from rl_training.envs.wrappers import parse_wrappers
 from rl_training.errors import CheckpointError, ConfigError, UserError
 from rl_training.experiment.checkpointing import Checkpoint, MissingCheckpoint, find_run, open_checkpoint, with_checkpoint
@@ -20,6 +23,7 @@ from rl_training.experiment.runs import RunDirectory, is_run_directory
 from rl_training.runtime.accelerate import missing_toolchain
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.evaluator import MAX_ENVS, evaluate
+from rl_training.runtime.observations import WrappedObservations
 from rl_training.runtime.policy import Policy
 from rl_training.runtime.run import TrainResult
 from rl_training.runtime.setup import (
@@ -123,10 +127,28 @@ def evaluate_checkpoint(
     require_allowed_env(config.env_id, source=checkpoint.path, env=env)
     torch.set_num_threads(int(config.threads) if config.threads != "auto" else 1)
     with watching(render=render, record=record, num_episodes=num_episodes) as watch:
-        make = eval_envs(config, env_source(config, env), statistics=lambda: statistics, seed=seed, watch=watch)
+        make_any = eval_envs(config, env_source(config, env), statistics=lambda: statistics, seed=seed, watch=watch)
+        make = partial(_make_fitting, make_any, checkpoint)
         max_envs = MAX_ENVS if watch is None else 1
         evaluation = evaluate(policy.network, make, num_episodes=num_episodes, device=torch.device("cpu"), max_envs=max_envs)
     return evaluation.metrics()
+
+
+def _make_fitting(make: Callable[[int], VectorEnvs], checkpoint: Checkpoint, num_envs: int) -> VectorEnvs:
+    """`make`, where it gives environments that the checkpoint's network can act in."""
+    envs = make(num_envs)
+    try:
+        require_same_spaces(checkpoint.spaces, describe_spaces(envs), source=checkpoint.path)
+    except UserError:
+        envs.close()
+        raise
+    return envs
+
+
+def require_fitting_env(checkpoint: Checkpoint, env: EnvSource) -> None:
+    """Makes the environment once, and raises UserError where a checkpoint's network cannot act in it."""
+    make = eval_envs(checkpoint.config, env, statistics=dict)
+    _make_fitting(make, checkpoint, 1).close()
 
 
 def load_policy(path: str | Path, *, device: str = "cpu") -> Policy:
@@ -134,21 +156,40 @@ def load_policy(path: str | Path, *, device: str = "cpu") -> Policy:
     return with_checkpoint(path, lambda checkpoint: _policy(checkpoint, device))
 
 
-def predict(path: str | Path, observations: Iterable[Any], *, device: str = "cpu") -> Iterator[dict[str, Any]]:
+def predict(
+    path: str | Path, observations: Iterable[Any], *, device: str = "cpu", env: EnvSource | None = None
+) -> Iterator[dict[str, Any]]:
     """For each observation the greedy action and its Q-values, `{"action": 1, "q_values": [...]}`, one by one as they are asked for; of a
     policy the likeliest action with its `probabilities`, or `mean` and `std`.
 
     An observation is what the network reads (wrappers applied, not normalised): nested lists of numbers, or `{"obs": ...,
     "episode_start": true}`. A recurrent row carries its state from one to the next and forgets it at an episode's start.
+    Where `obs` is a mapping, it is what a Dict environment gives, and the run's wrappers make of it what the network reads.
     """
-    policy, state = load_policy(path, device=device), None
+    checkpoint, policy = with_checkpoint(path, lambda found: (found, _policy(found, device)))
+    wrapped: WrappedObservations | None = None
+    answer: dict[str, Any] = {}
+    state = None
     for number, given in enumerate(observations, 1):
-        try:
+        with _naming(number):
             obs, episode_start = _observation(given)
+        if isinstance(obs, Mapping) and wrapped is None:
+            require_allowed_env(checkpoint.config.env_id, source=checkpoint.path, env=env)
+            wrapped = WrappedObservations(env_source(checkpoint.config, env), checkpoint.config.env_kwargs)
+        with _naming(number):
+            if isinstance(obs, Mapping) and wrapped is not None:
+                obs = wrapped(obs, answer.get("action"), episode_start)
             answer, state = policy.answer(obs, state, [episode_start])
-        except UserError as error:
-            raise UserError(f"observation {number} {error}") from None
         yield answer
+
+
+@contextmanager
+def _naming(number: int) -> Iterator[None]:
+    """What is wrong with an observation is said with its number."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"observation {number} {error}") from None
 
 
 def _observation(given: Any) -> tuple[Any, bool]:
@@ -156,7 +197,8 @@ def _observation(given: Any) -> tuple[Any, bool]:
         return given, False
     unknown = next((key for key in given if key not in ("obs", "episode_start")), None)
     if unknown is not None or "obs" not in given:
-        raise UserError(f"must hold obs and may hold episode_start, got {'no obs' if unknown is None else repr(unknown)}")
+        found = "no obs" if unknown is None else repr(unknown)
+        raise UserError(f"must hold obs and may hold episode_start, got {found} (a Dict observation goes under obs)")
     episode_start = given.get("episode_start", False)
     if not isinstance(episode_start, bool):
         raise UserError(f"has an episode_start that is not true or false: {episode_start!r:.60}")
