@@ -1,0 +1,76 @@
+"""`eval` and `predict`: what a checkpoint's policy does."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import typer
+
+from rl_training.commands.options import CHECKPOINT
+from rl_training.errors import UserError
+
+
+def evaluate(
+    checkpoint: str = CHECKPOINT,
+    episodes: int | None = typer.Option(
+        None, "--episodes", "--num-episodes", min=1, metavar="N", help="Episodes to play: 20, or 1 where they are watched."
+    ),
+    seed: int | None = typer.Option(None, "--seed", min=0, help="Play other episodes than the run's own evaluations."),
+    render: bool = typer.Option(False, "--render", help="Show the episodes in a window."),
+    record: str | None = typer.Option(None, "--record", metavar="FILE", help="Record the episodes as an .mp4 file (extra `video`)."),
+) -> None:
+    """Play greedy episodes with a checkpoint's policy."""
+    from rl_training.runtime import workflows
+
+    if episodes is None:
+        episodes = 1 if render or record is not None else 20
+    figures = workflows.evaluate_checkpoint(checkpoint, num_episodes=episodes, seed=seed, render=render, record=record)
+    for key, value in figures.items():
+        typer.echo(f"{key}: {value}")
+    if record is not None:
+        typer.echo(f"recorded: {record}")
+
+
+def predict(
+    checkpoint: str = CHECKPOINT,
+    observations: list[str] = typer.Argument(None, metavar="[OBSERVATION]...", help="Observations as JSON, such as '[0, 0.1, 0, 0]'."),
+    source: str | None = typer.Option(None, "--input", metavar="FILE", help="Read them from a file, one per line (- or none: stdin)."),
+) -> None:
+    """Actions and Q-values for observations, as JSON lines.
+
+    An observation is a list of numbers, or {"obs": [...], "episode_start": true}. Recurrent policies keep their state from one to the next.
+    """
+    import json
+
+    if observations and source is not None:
+        raise UserError("--input and observations as arguments: give one of them")
+    read = _parsed(((f"observation {i}", text) for i, text in enumerate(observations, 1)) if observations else _lines(source))
+    from rl_training.runtime import workflows
+
+    for answer in workflows.predict(checkpoint, read):
+        print(json.dumps(answer), flush=True)  # whoever feeds observations one by one waits for each answer
+
+
+def _lines(source: str | None) -> Iterator[tuple[str, str]]:
+    """The lines that hold something, each with what an error calls it."""
+    name = "standard input" if source in (None, "-") else str(source)
+    try:
+        with contextlib.nullcontext(sys.stdin) if source in (None, "-") else open(str(source), encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    yield f"{name}, line {number}", line
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{name}: cannot be read ({error})") from None
+
+
+def _parsed(texts: Iterator[tuple[str, str]]) -> Iterator[Any]:
+    import json
+
+    for name, text in texts:
+        try:
+            yield json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"{name}: not JSON ({error})") from None

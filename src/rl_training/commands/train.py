@@ -1,0 +1,121 @@
+"""`train` and `resume`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+from rl_training.commands.options import CHECKPOINT, CONFIG, DEVICE, QUIET, TOTAL
+from rl_training.commands.output import say, show_result
+from rl_training.errors import UserError
+
+
+def train(
+    ctx: typer.Context,
+    config: str = CONFIG,
+    seed: int | None = typer.Option(None, "--seed", help="The run's seed."),
+    seeds: str | None = typer.Option(None, "--seeds", metavar="LIST", help="One run for each seed: 1,2,3 or 1-5."),
+    jobs: int = typer.Option(1, "--jobs", min=1, help="How many of --seeds run side by side."),
+    device: str | None = DEVICE,
+    total_timesteps: int | None = TOTAL,
+    num_envs: int | None = typer.Option(None, "--num-envs", help="Environments stepped side by side."),
+    output_dir: str | None = typer.Option(None, "--output-dir", metavar="DIR", help="Where the run's directory is made."),
+    settings: list[str] = typer.Option([], "--set", metavar="KEY=VALUE", help="Any key, such as algo_kwargs.batch_size=64. Repeatable."),
+    track: list[str] = typer.Option([], "--track", metavar="NAME", help="A tracker beside TensorBoard: wandb or mlflow. Repeatable."),
+    run_suffix: str | None = typer.Option(None, "--run-suffix", metavar="TEXT", help="Added to the name of the run's directory."),
+    quiet: bool = QUIET,
+) -> None:
+    """Train what a config says."""
+    from rl_training.experiment.config import Override, find_config, load_config, parse_override
+
+    flags = {"device": device, "total_timesteps": total_timesteps, "num_envs": num_envs, "output_dir": output_dir}
+    overrides = [parse_override(text) for text in settings]
+    overrides += [Override(key, value, _flag(key, value)) for key, value in flags.items() if value is not None]
+    if track:
+        overrides.append(Override("trackers", list(track), " ".join(f"--track {name}" for name in track)))
+    if seeds is None:
+        if jobs > 1:
+            raise UserError("--jobs: says how many of --seeds run side by side, and there are none")
+        if seed is not None:
+            overrides.append(Override("seed", seed, _flag("seed", seed)))
+        loaded = load_config(config, overrides)
+        if not quiet:
+            typer.echo(f"config: {find_config(config)}")
+        from rl_training.runtime import workflows
+
+        show_result(workflows.train(loaded, run_suffix=run_suffix, quiet=quiet), quiet)
+        return
+    if seed is not None:
+        raise UserError("--seed and --seeds: give one of them")
+    from rl_training.runtime.seeds import parse_seeds
+
+    configs = [load_config(config, [*overrides, Override("seed", each, f"--seeds {seeds}")]) for each in parse_seeds(seeds)]
+    if not quiet:
+        typer.echo(f"config: {find_config(config)}")
+    if jobs > 1:
+        given = [f"--config={config}", *(f"--set={text}" for text in settings), *(f"--track={name}" for name in track)]
+        given += [f"--{key.replace('_', '-')}={value}" for key, value in {**flags, "run_suffix": run_suffix}.items() if value is not None]
+        before = [f"--import={module}" for module in ctx.obj]
+        _train_side_by_side({each.seed: [*before, "train", *given, f"--seed={each.seed}", "--quiet"] for each in configs}, jobs, quiet)
+    else:
+        from rl_training.runtime import workflows
+
+        results = []
+        for each in configs:
+            results.append(workflows.train(each, run_suffix=run_suffix, quiet=quiet))
+            show_result(results[-1], quiet)
+        _summarise([result.metrics["eval_return_mean"] for result in results], quiet)
+
+
+def _train_side_by_side(commands: dict[int, list[str]], jobs: int, quiet: bool) -> None:
+    from rl_training.runtime.seeds import SeedRun, final_return, train_side_by_side
+
+    def started(seed: int) -> None:
+        if not quiet:
+            typer.echo(f"seed {seed}: started")
+
+    def ended(run: SeedRun) -> None:
+        if run.checkpoint is None:
+            say(f"seed {run.seed}", run.message or f"ended with exit code {run.exit_code}")
+        else:
+            typer.echo(run.checkpoint if quiet else f"seed {run.seed}: greedy return {final_return(run.checkpoint):.1f}, {run.checkpoint}")
+
+    runs = train_side_by_side(commands, jobs=jobs, started=started, ended=ended)
+    _summarise([final_return(run.checkpoint) for run in runs if run.checkpoint is not None], quiet)
+    failed = [run for run in runs if run.exit_code]
+    if failed:
+        for run in (each for each in failed if each.message == "was not started"):
+            say(f"seed {run.seed}", run.message)
+        raise typer.Exit(failed[0].exit_code)
+
+
+def _summarise(returns: list[float], quiet: bool) -> None:
+    if len(returns) > 1 and not quiet:
+        from statistics import mean, stdev
+
+        typer.echo(f"greedy return {mean(returns):.1f} ± {stdev(returns):.1f} (standard deviation) over {len(returns)} seeds")
+
+
+def resume(
+    checkpoint: str = CHECKPOINT,
+    total_timesteps: int | None = TOTAL,
+    extend_schedule: bool = typer.Option(False, "--extend-schedule", help="Schedules run over the new total, not the original one."),
+    device: str | None = DEVICE,
+    output_dir: str | None = typer.Option(None, "--output-dir", metavar="DIR", help="Where a checkpoint outside of a run goes on."),
+    quiet: bool = QUIET,
+) -> None:
+    """Go on with a run, exactly as if it had never stopped."""
+    from rl_training.runtime import workflows
+
+    options: dict[str, Any] = {
+        "total_timesteps": total_timesteps,
+        "extend_schedule": extend_schedule,
+        "device": device,
+        "output_dir": output_dir,
+    }
+    show_result(workflows.resume_training(checkpoint, **options, quiet=quiet), quiet)
+
+
+def _flag(key: str, value: object) -> str:
+    return f"--{key.replace('_', '-')} {value}"
