@@ -66,7 +66,7 @@ def parts_of(algo: str, device: str, *, steps: int = 200, **changes: Any) -> Any
     from rl_training.runtime.behaviour import EpsilonGreedy
     from rl_training.runtime.setup import prepare as set_up
 
-    setup = set_up(config_of(algo, device, **changes), None, small=algo not in RECURRENT)
+    setup = set_up(config_of(algo, device, **changes), None)
     if algo in RECURRENT:
         parts = drqn_trainer.build_parts(setup, R2D2) if algo == "r2d2" else drqn_trainer.build_parts(setup)
     else:

@@ -1,8 +1,9 @@
 """Many runs of DQN, QR-DQN or IQN on a classic task at once: every tensor has a leading axis of runs. For benchmarks/search.py.
 
 Runs of a population have the same shapes (layers, batch, quantiles, cadence) and differ in all other numbers. On a GPU a step of all of
-them is a CUDA graph. A second, small writing of the algorithms: tests/test_search.py holds its environments against Gymnasium's and its
-update against the package's learners.
+them is a CUDA graph. Rules, backups, n-step returns and Adam are the package's; what is its own is the network, which multiplies a matrix
+for each run, and the environments, which are tensors. tests/test_search.py holds these against Gymnasium's, and an update against the
+package's learners.
 """
 
 from __future__ import annotations
@@ -14,6 +15,13 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+
+from rl_training.algorithms.adam import FlatAdam
+from rl_training.algorithms.backups import Bootstrap, DoubleBackup, MaxBackup, Seen
+from rl_training.algorithms.by_head import make_rule
+from rl_training.algorithms.distributional_losses import midpoints
+from rl_training.algorithms.sequence_view import n_step_returns
+from rl_training.algorithms.value_losses import take_action
 
 Settings = dict[str, Any]
 """The package's names and units (`algo_kwargs`); `head` is scalar, quantile or implicit."""
@@ -159,7 +167,6 @@ class Population:
         self.memory = {key: torch.zeros(R, L, *sizes.get(key, ()), dtype=kind, device=device) for key, kind in kinds.items()}
         self.state, self.length = task.fresh(R, 1, device=device), torch.zeros(R, 1, dtype=torch.long, device=device)
         self.place, self.steps = torch.zeros(1, dtype=torch.long, device=device), torch.zeros(1, device=device)
-        self.updates = torch.zeros(1, device=device)
 
     def _column(self, key: str) -> Tensor:
         return torch.tensor([[float(run[key])] for run in self.runs], device=self.device)
@@ -180,7 +187,10 @@ class Population:
         self.flat_target = self.flat.clone()
         self.weights = [view.detach().requires_grad_() for view in self._views(self.flat)]
         self.target = self._views(self.flat_target)
-        self.mean, self.square = torch.zeros_like(self.flat), torch.zeros_like(self.flat)
+        # Adam's step at a learning rate of 1, which each run multiplies by its own
+        self.direction = torch.zeros_like(self.flat).view(-1)
+        self.adam = FlatAdam(self.direction, [self.direction.shape])
+        self.rule = make_rule(s["head"])
         self.frequencies = math.pi * torch.arange(s["embedding_dim"], device=self.device)
 
     def _views(self, flat: Tensor) -> list[Tensor]:
@@ -188,7 +198,7 @@ class Population:
         return [part.view(len(self.runs), *size) for part, size in zip(parts, self.sizes, strict=True)]
 
     def forward(self, weights: list[Tensor], obs: Tensor, taus: Tensor | None = None) -> Tensor:
-        """obs [R, B, O] → [R, B, A, N]; an implicit head at the levels `taus` [R, N]."""
+        """obs [R, B, O] → [R, B, A] of a scalar head, else [R, B, A, N]; an implicit head at the levels `taus` [R, N]."""
         R, B, A = len(self.runs), obs.shape[1], self.task.action_dim
         hidden = torch.baddbmm(weights[1], obs, weights[0]).relu()
         if self.shape["head"] == "implicit":
@@ -197,12 +207,16 @@ class Population:
             hidden = (hidden.unsqueeze(2) * phi.unsqueeze(1)).flatten(1, 2)
         hidden = torch.baddbmm(weights[3], hidden, weights[2]).relu()
         out = torch.baddbmm(weights[5], hidden, weights[4])
+        if self.shape["head"] == "scalar":
+            return out
         return out.view(R, B, -1, A).transpose(2, 3) if self.shape["head"] == "implicit" else out.view(R, B, A, -1)
 
+    def q_values(self, out: Tensor) -> Tensor:
+        return out if self.shape["head"] == "scalar" else out.mean(-1)
+
     def greedy(self, obs: Tensor) -> Tensor:
-        count = self.shape["num_acting_quantiles"]
-        taus = ((torch.arange(count, device=self.device) + 0.5) / count).expand(len(self.runs), count)
-        return self.forward(self.weights, obs, taus).mean(-1).argmax(-1)
+        taus = midpoints(self.shape["num_acting_quantiles"], torch.device(self.device)).expand(len(self.runs), -1)
+        return self.q_values(self.forward(self.weights, obs, taus)).argmax(-1)
 
     def draw_taus(self) -> Tensor:
         count = self.shape["num_quantiles"]
@@ -236,55 +250,55 @@ class Population:
         stored = torch.minimum(self.steps.long(), self.numbers["buffer_capacity"].long())
         age = n - 1 + (torch.rand(R, self.shape["batch_size"], device=self.device) * (stored - n + 1)).long()
         begin = (self.place - 1 - torch.minimum(age, stored - 1)) % L
-        real = torch.get_default_dtype()
-        rewards, discounts, last = torch.zeros_like(begin, dtype=real), torch.ones_like(begin, dtype=real), begin
-        going = torch.ones_like(begin, dtype=torch.bool)
-        for k in range(max(int(run["n_step"]) for run in self.runs)):
-            at = (begin + k) % L
-            going = going & (k < n)
-            rewards = rewards + torch.where(going, discounts * self.memory["rewards"].gather(1, at), 0.0)
-            discounts = torch.where(going, discounts * self.numbers["gamma"], discounts)
-            last = torch.where(going, at, last)
-            going = going & ~self.memory["ended"].gather(1, at)
-        discounts = discounts * ~self.memory["terminated"].gather(1, last)
-        run = torch.arange(R, device=self.device).unsqueeze(1)
+        longest = max(int(run["n_step"]) for run in self.runs)
+        ahead, run = torch.arange(longest, device=self.device)[:, None, None], torch.arange(R, device=self.device).unsqueeze(1)
+        at = (begin + ahead) % L  # [K, R, B]: the steps after each that was drawn, as sequences
+        rewards, ended, terminated = (self.memory[key][run, at] for key in ("rewards", "ended", "terminated"))
+        over = ended.cumsum(0) - ended.long()  # episodes that ended before this step
+        counts = ((ahead < n) & (over == 0)).to(rewards.dtype)
+        gamma = self.numbers["gamma"].expand_as(begin).flatten()
+        found = n_step_returns(rewards.flatten(1), terminated.to(rewards.dtype).flatten(1), counts.flatten(1), gamma=gamma, n_step=longest)
+        last = at.gather(0, (found.steps[0].view_as(begin) - 1).unsqueeze(0)).squeeze(0)
         return Transitions(
-            self.memory["obs"][run, begin], self.memory["actions"].gather(1, begin), rewards, discounts, self.memory["next_obs"][run, last]
+            self.memory["obs"][run, begin],
+            self.memory["actions"].gather(1, begin),
+            found.rewards[0].view_as(begin),
+            found.discounts[0].view_as(begin),
+            self.memory["next_obs"][run, last],
         )
 
+    def bootstrap(self, next_obs: Tensor, actions: Tensor) -> Bootstrap:
+        """Each run's own backup: max, or double Q-learning."""
+        seen = Seen(self.forward(self.target, next_obs, self.draw_taus()), self.q_values, actions)
+        greedy = MaxBackup()(seen).outputs
+        if not any(run["double_q"] for run in self.runs):
+            return Bootstrap(greedy)
+        online = self.q_values(self.forward(self.weights, next_obs, self.draw_taus()))
+        selected = DoubleBackup()(seen._replace(online_next_q_values=online)).outputs
+        double = self.numbers["double_q"].bool()
+        return Bootstrap(torch.where(double if greedy.ndim == 2 else double.unsqueeze(-1), selected, greedy))
+
     def update(self, batch: Transitions | None = None) -> None:
-        """One step of Adam along the gradient of the Huber loss, or of the quantile Huber loss with κ = 1."""
+        """One step of Adam along the gradient of the rule's loss, a mean over each run's batch; runs share no weight."""
         obs, actions, rewards, discounts, next_obs = self.sample() if batch is None else batch
-        implicit, B, N = self.shape["head"] == "implicit", obs.shape[1], self.shape["num_quantiles"]
         with torch.no_grad():
-            after = self.forward(self.target, next_obs, self.draw_taus())
-            best = after.mean(-1).argmax(-1)
-            double = self.numbers["double_q"].bool()
-            if any(run["double_q"] for run in self.runs):
-                best = torch.where(double, self.forward(self.weights, next_obs, self.draw_taus()).mean(-1).argmax(-1), best)
-            target = rewards.unsqueeze(-1) + discounts.unsqueeze(-1) * _of_action(after, best)  # [R, B, N]
-        taus = self.draw_taus() if implicit else ((torch.arange(N, device=self.device) + 0.5) / N).expand(len(self.runs), N)
-        chosen = _of_action(self.forward(self.weights, obs, taus), actions)
-        with torch.no_grad():
-            if self.shape["head"] == "scalar":
-                slope = (chosen - target).clamp(-1, 1)
-            else:
-                error = target.unsqueeze(-2) - chosen.unsqueeze(-1)
-                slope = -((taus[:, None, :, None] - (error < 0).float()).abs() * error.clamp(-1, 1)).mean(-1)
-        gradients = torch.autograd.grad(chosen, self.weights, slope / B)
-        self._adam(torch.cat([gradient.flatten(1) for gradient in gradients], dim=1))
+            target = self.rule.target(self.bootstrap(next_obs, actions), rewards, discounts)
+        taus = self.draw_taus() if self.shape["head"] == "implicit" else None
+        chosen = take_action(self.forward(self.weights, obs, taus), actions)
+        loss = self.rule.loss(chosen, target, None if taus is None else taus.unsqueeze(1))
+        gradients = torch.autograd.grad(loss.mean(1).sum(), self.weights)
+        self._step(torch.cat([gradient.flatten(1) for gradient in gradients], dim=1))
 
     @torch.no_grad()
-    def _adam(self, gradient: Tensor) -> None:
+    def _step(self, gradient: Tensor) -> None:
+        """Clipped, and with the learning rate of now, run by run."""
         number = self.numbers
         gradient = gradient * (number["max_grad_norm"] / (gradient.norm(dim=1, keepdim=True) + 1e-6)).clamp(max=1)
+        self.direction.zero_()
+        self.adam.step([gradient.view(-1)], 1.0, None)
         left = (1 - self.steps / self.total).clamp(min=0)
         rate = number["learning_rate_end"] + (number["learning_rate"] - number["learning_rate_end"]) * left
-        self.updates += 1
-        self.mean.lerp_(gradient, 0.1)
-        self.square.mul_(0.999).addcmul_(gradient, gradient, value=0.001)
-        scale = (self.square / (1 - 0.999**self.updates)).sqrt() + 1e-8
-        self.flat.sub_(rate / (1 - 0.9**self.updates) * self.mean / scale)
+        self.flat.add_(rate * self.direction.view_as(self.flat))
 
     @torch.no_grad()
     def follow(self) -> None:
@@ -347,8 +361,3 @@ class Population:
             if number in (rounds // 2, rounds - 1):
                 curve.append(self.evaluate())
         return [list(points) for points in zip(*curve, strict=True)]
-
-
-def _of_action(out: Tensor, actions: Tensor) -> Tensor:
-    """[R, B, A, N] at actions [R, B] → [R, B, N]."""
-    return out.gather(2, actions[..., None, None].expand(*actions.shape, 1, out.shape[-1])).squeeze(2)

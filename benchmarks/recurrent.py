@@ -68,7 +68,7 @@ def stepped_lstm(net: Any, obs: Tensor, starts: Tensor) -> Tensor:
     cores = []
     for x, start in zip(features, starts, strict=True):
         keep = (1.0 - start)[None, :, None]
-        core, (h, c) = net.lstm(x[None], (keep * h, keep * c))
+        core, (h, c) = net.core.lstm(x[None], (keep * h, keep * c))
         cores.append(core)
     out: Tensor = net.head(torch.cat(cores))
     return out
@@ -77,7 +77,7 @@ def stepped_lstm(net: Any, obs: Tensor, starts: Tensor) -> Tensor:
 def stepped_cell(net: Any, obs: Tensor, starts: Tensor) -> Tensor:
     """The same through the LSTM's cell, which has less to do around each step."""
     features = net.encoder(obs)
-    weights = (net.lstm.weight_ih_l0, net.lstm.weight_hh_l0, net.lstm.bias_ih_l0, net.lstm.bias_hh_l0)
+    weights = (net.core.lstm.weight_ih_l0, net.core.lstm.weight_hh_l0, net.core.lstm.bias_ih_l0, net.core.lstm.bias_hh_l0)
     h, c = (part[0] for part in net.initial_state(BATCH))
     cores = []
     for x, start in zip(features, starts, strict=True):

@@ -2,8 +2,8 @@
 
     python -m benchmarks.search acrobot_dqn cartpole_qr_dqn --seconds 600 --json found.json
 
-Choices are drawn at random, two runs each; then the best get more runs. What it trains is a copy of the algorithms (population.py), for
-choosing and not for results: those are made by the package with what was found, on other seeds. `rl-training tune` searches any config
+Choices are drawn at random, two runs each; then the best get more runs. What it trains are many small runs at once (population.py),
+for choosing and not for results: those are made by the package with what was found, on other seeds. `rl-training tune` searches any config
 on any machine.
 """
 

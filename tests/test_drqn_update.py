@@ -12,7 +12,8 @@ from rl_training.algorithms import DQN, DRQN, QLearner, drqn_loss, make_rule
 from rl_training.algorithms.backups import greedy_backup
 from rl_training.algorithms.dqn import ScalarRule
 from rl_training.algorithms.views import TransitionView
-from rl_training.models import HeadKind, build_lstm_q_network, build_mlp_q_network
+from rl_training.models import HeadKind, RecurrentQNetwork, build_q_network
+from rl_training.models.recurrent import recurrent_q_parts
 from sequence_chunks import Memoryless, TableNetwork, lstm, random_chunks, table_chunk
 
 pytestmark = pytest.mark.numeric
@@ -84,7 +85,8 @@ def test_a_sequence_of_length_one_is_dqns_transition(double_q: bool) -> None:
             torch.testing.assert_close(ours.metrics[key], value)
         # A chunk's only step is both its maximum and its mean.
         torch.testing.assert_close(recurrent.last_sequence_priorities, feed_forward.last_td_errors)
-    torch.testing.assert_close(flat(recurrent.q_network), flat(feed_forward.q_network))
+    # Adam divides by the gradient's size, so where a gradient nearly cancels its rounding shows: 1% of a step of 0.01.
+    torch.testing.assert_close(flat(recurrent.q_network), flat(feed_forward.q_network), atol=1e-4, rtol=1e-5)
 
 
 HEADS = ("scalar", "categorical", "quantile", "implicit")
@@ -95,7 +97,7 @@ HEADS = ("scalar", "categorical", "quantile", "implicit")
 @pytest.mark.parametrize("head", HEADS)
 def test_every_head_and_rule_works_on_sequences_as_on_transitions(head: HeadKind, double_q: bool) -> None:
     torch.manual_seed(0)
-    net = build_mlp_q_network(3, 3, hidden_sizes=(8, 8), head=head, dueling=True, num_quantiles=5, num_target_quantiles=4)
+    net = build_q_network((3,), 3, hidden_sizes=(8, 8), head=head, dueling=True, num_quantiles=5, num_target_quantiles=4)
     net.__class__ = type("Memoryless", (type(net),), {"unroll_core": Memoryless.unroll_core})
     rule = make_rule(head)
     recurrent = DRQN(copy.deepcopy(net), 1e-2, 0.9, 1, double_q, rule=rule)
@@ -114,26 +116,29 @@ def test_every_head_and_rule_works_on_sequences_as_on_transitions(head: HeadKind
         for key, value in theirs.metrics.items():
             torch.testing.assert_close(ours.metrics[key], value)
         torch.testing.assert_close(recurrent.last_priorities, feed_forward.last_priorities)
-    torch.testing.assert_close(flat(recurrent.q_network), flat(feed_forward.q_network))
+    # Adam divides by the gradient's size, so where a gradient nearly cancels its rounding shows: 1% of a step of 0.01.
+    torch.testing.assert_close(flat(recurrent.q_network), flat(feed_forward.q_network), atol=1e-4, rtol=1e-5)
 
 
 @pytest.mark.parametrize("head", HEADS)
 def test_an_lstm_with_any_head_learns_a_fixed_batch(head: HeadKind) -> None:
     torch.manual_seed(0)
-    net = build_lstm_q_network(
-        (3,),
-        3,
-        features_dim=8,
-        encoder_hidden_sizes=(),
-        head_hidden_sizes=(),
-        hidden_size=6,
-        num_layers=1,
-        head=head,
-        dueling=True,
-        noisy=True,
-        noisy_sigma=0.01,
-        num_quantiles=8,
-        num_target_quantiles=8,
+    net = RecurrentQNetwork(
+        *recurrent_q_parts(
+            (3,),
+            3,
+            features_dim=8,
+            encoder_hidden_sizes=(),
+            head_hidden_sizes=(),
+            hidden_size=6,
+            num_layers=1,
+            head=head,
+            dueling=True,
+            noisy=True,
+            noisy_sigma=0.01,
+            num_quantiles=8,
+            num_target_quantiles=8,
+        )
     )
     learner = DRQN(net, 1e-2, 0.5, 10**9, True, rule=make_rule(head), n_step=2, burn_in=1)
     batch = random_chunks(3, length=6, burn_in=1)

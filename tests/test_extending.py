@@ -9,29 +9,33 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from command_line import Cli
 from rl_training.algorithms.backups import Backup, Bootstrap, Seen
 from rl_training.algorithms.value_losses import take_action
 from rl_training.api import managed
-from rl_training.errors import ConfigError
-from rl_training.experiment import registry
+from rl_training.errors import ConfigError, SpaceError
+from rl_training.experiment import network_parts, registry
 from rl_training.experiment.checkpointing import open_checkpoint
 from rl_training.experiment.config import TrainConfig, callable_env_id
+from rl_training.experiment.network_parts import register_core, register_torso
 from rl_training.experiment.registry import get_algorithm_spec, register_algorithm
+from rl_training.models import Core, CoreState, QNetwork, Torso, make_head
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.policy import Policy
-from rl_training.runtime.workflows import load_policy, resume_training, train
+from rl_training.runtime.value_based import head_keywords
+from rl_training.runtime.workflows import fresh_policy, load_policy, resume_training, train
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture(autouse=True)
 def what_examples_register_ends_with_the_test(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    tables: list[dict[str, Any]] = [registry._TABLE, managed._CLASSES, gym.registry]
+    tables: list[dict[str, Any]] = [registry._TABLE, managed._CLASSES, gym.registry, network_parts._TORSOS, network_parts._CORES]
     before = [dict(table) for table in tables]
     monkeypatch.syspath_prepend(ROOT)
     yield
@@ -118,12 +122,12 @@ def test_a_plain_module_is_a_network(tmp_path: Path) -> None:
     assert policy.q_values([0.0, 0.0, 0.0, 0.0])[0].shape == (2,)
 
 
-@pytest.mark.parametrize("row", ["ppo", "drqn"])
-def test_a_network_that_the_row_cannot_learn_with_is_refused(tmp_path: Path, row: str) -> None:
+@pytest.mark.parametrize(("row", "settings"), [("ppo", {"num_steps": 16}), ("drqn", {})])
+def test_a_network_that_the_row_cannot_learn_with_is_refused(tmp_path: Path, row: str, settings: dict[str, Any]) -> None:
     spec = get_algorithm_spec(row)
     register_algorithm(f"plain_{row}", trainer=spec.trainer, settings=spec.settings, network=lambda s, p: nn.Linear(4, 2), summary="no")
     with pytest.raises(ConfigError, match=f"plain_{row} learns with an? .*, and the row's `network` gave a PlainQNetwork"):
-        train_small(tmp_path, f"plain_{row}", "CartPole-v1")
+        train_small(tmp_path, f"plain_{row}", "CartPole-v1", **settings)
     assert not list(tmp_path.iterdir())
 
 
@@ -133,6 +137,119 @@ def test_a_module_with_another_number_of_actions_is_refused(tmp_path: Path) -> N
     )
     with pytest.raises(ConfigError, match=r"2 actions maps 2 observations to \[2, 2\], and this Linear to \[2, 3\]"):
         train_small(tmp_path, "three_actions", "CartPole-v1")
+
+
+class Blink(gym.Env[Any, int]):
+    """An image of 2 × 8 × 8 with one bright pixel: 1 for naming the half it is in; 10 steps."""
+
+    observation_space = gym.spaces.Box(0, 255, (2, 8, 8), np.uint8)
+    action_space = gym.spaces.Discrete(2)
+
+    def _look(self) -> Any:
+        image = np.zeros((2, 8, 8), np.uint8)
+        row, column = self.np_random.integers(8, size=2)
+        image[self.np_random.integers(2), row, column] = 255
+        self._half = int(column >= 4)
+        return image
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._left = 10
+        return self._look(), {}
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._left -= 1
+        reward = float(action == self._half)
+        return self._look(), reward, self._left == 0, False, {}
+
+
+class SmallConv(Torso):
+    """Two convolutions over [C, H, W] bytes."""
+
+    def __init__(self, obs_shape: Sequence[int]) -> None:
+        super().__init__()
+        channels, height, width = obs_shape
+        self.layers = nn.Sequential(nn.Conv2d(channels, 4, 3, stride=2), nn.ReLU(), nn.Conv2d(4, 4, 2), nn.ReLU(), nn.Flatten())
+        self.out_dim = self.layers(torch.zeros(1, channels, height, width)).shape[1]
+
+    def forward(self, obs: Tensor) -> Tensor:
+        return self.layers(obs.float() / 255)
+
+
+class OwnGRU(Core):
+    """A gated recurrent unit whose state is (h,)."""
+
+    def __init__(self, in_dim: int, hidden_size: int, num_layers: int) -> None:
+        super().__init__(hidden_size, num_layers, parts=1)
+        self.rnn = nn.GRU(in_dim, hidden_size, num_layers)
+
+    def forward(self, features: Tensor, state: CoreState) -> tuple[Tensor, CoreState]:
+        outputs, h = self.rnn(features, state[0])
+        return outputs, (h,)
+
+
+SEQUENCES: dict[str, Any] = {**SMALL, "sequence_length": 6, "features_dim": 8, "hidden_sizes": [8], "recurrent_hidden_size": 8}
+ROLLOUTS: dict[str, Any] = {"num_steps": 16, "minibatch_size": 16, "update_epochs": 2, "hidden_sizes": [8]}
+MEMORY_ROLLOUTS: dict[str, Any] = {**ROLLOUTS, "features_dim": 8, "recurrent_hidden_size": 8}
+
+
+@pytest.mark.parametrize(
+    ("row", "settings"),
+    [
+        ("noisy_dqn", {**SMALL, "dueling": True, "double_q": True, "prioritized": True, "hidden_sizes": [8, 8]}),
+        ("drqn", SEQUENCES),
+        ("ppo", ROLLOUTS),
+        ("recurrent_ppo", MEMORY_ROLLOUTS),
+    ],
+)
+def test_a_convolutional_torso_by_name(tmp_path: Path, row: str, settings: dict[str, Any]) -> None:
+    register_torso("small_conv", SmallConv)
+    policy = same_when_killed_and_resumed(tmp_path, row, Blink, torso="small_conv", **settings)
+    assert policy.network.facts.convolutional and policy.network.facts.recurrent == (row in ("drqn", "recurrent_ppo"))
+    weights = {name: value for name, value in policy.network.state_dict().items() if name.endswith("layers.0.weight") and value.ndim == 4}
+    config = open_checkpoint(next((tmp_path / "whole").iterdir())).config
+    untrained = fresh_policy(config, env=Blink).network.state_dict()
+    assert weights and all(not torch.equal(value, untrained[name]) for name, value in weights.items())
+    assert policy.predict(Blink.observation_space.sample())[0] in (0, 1)
+    with pytest.raises(SpaceError, match="it takes a uint8 Box of three dimensions"):
+        train_small(tmp_path / "vector", row, "CartPole-v1", torso="small_conv", **settings)
+
+
+def test_a_convolutional_torso_as_an_object(tmp_path: Path) -> None:
+    def network(settings: Any, spaces: Any) -> QNetwork:
+        torso = SmallConv(spaces["obs_shape"])
+        return QNetwork(torso, make_head(settings.head, torso.out_dim, spaces["num_actions"], **head_keywords(settings)))
+
+    trainer = "rl_training.runtime.dqn_trainer:train_dqn"
+    register_algorithm("conv_dqn", trainer=trainer, network=network, observations=("image",), summary="DQN with convolutions")
+    policy = same_when_killed_and_resumed(tmp_path, "conv_dqn", Blink, head="quantile", num_quantiles=5, **SMALL)
+    assert policy.network.facts.convolutional and policy.q_values(Blink.observation_space.sample())[0].shape == (2,)
+
+
+@pytest.mark.parametrize("core", ["own_gru", "gru"])
+@pytest.mark.parametrize(
+    ("row", "settings"), [("drqn", SEQUENCES), ("r2d2", {**SEQUENCES, "burn_in": 2}), ("recurrent_ppo", MEMORY_ROLLOUTS)]
+)
+def test_a_core_of_ones_own_by_name(tmp_path: Path, row: str, settings: dict[str, Any], core: str) -> None:
+    register_core("own_gru", OwnGRU)
+    policy = same_when_killed_and_resumed(tmp_path, row, "CartPole-v1", core=core, **settings)
+    _, state = policy.predict(np.zeros(4, np.float32))
+    assert [tuple(part.shape) for part in state] == [(1, 1, 8)] and bool(state[0].any())
+
+
+def test_what_a_torso_or_core_is_called_and_gives_is_checked(tmp_path: Path) -> None:
+    register_torso("small_conv", SmallConv)
+    register_torso("no_torso", lambda obs_shape: nn.Flatten(), observations=("vector",))
+    with pytest.raises(ConfigError, match=r"algo_kwargs\.torso has no 'small_cov'; did you mean small_conv\?"):
+        train_small(tmp_path, "dqn", "CartPole-v1", torso="small_cov")
+    with pytest.raises(ConfigError, match=r"algo_kwargs\.core has no 'rnn'; known: gru, lstm"):
+        train_small(tmp_path, "drqn", "CartPole-v1", core="rnn")
+    with pytest.raises(ConfigError, match=r"torso 'no_torso' gave a Flatten, which is no rl_training\.models\.Torso"):
+        train_small(tmp_path, "dqn", "CartPole-v1", torso="no_torso")
+    for name, register in (("mlp", register_torso), ("small_conv", register_torso), ("lstm", register_core)):
+        with pytest.raises(ConfigError, match=f"{name!r} is already registered"):
+            register(name, SmallConv)
+    assert not list(tmp_path.iterdir())
 
 
 def test_an_algorithm_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

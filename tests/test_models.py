@@ -17,6 +17,7 @@ from rl_training.models import (
     Categorical,
     CategoricalHead,
     Draws,
+    GRUCore,
     ImplicitHead,
     LSTMActorCritic,
     LSTMQNetwork,
@@ -28,14 +29,15 @@ from rl_training.models import (
     NoisyLinear,
     QNetwork,
     QuantileHead,
+    RecurrentQNetwork,
     as_network,
-    build_lstm_q_network,
-    build_mlp_q_network,
+    build_q_network,
     epsilon_greedy,
     make_head,
 )
 from rl_training.models.flat import flatten_parameters
 from rl_training.models.layers import Stream, factorised_noise
+from rl_training.models.recurrent import recurrent_q_parts
 
 pytestmark = pytest.mark.numeric
 
@@ -58,7 +60,7 @@ def generator(seed: int = 0) -> torch.Generator:
 
 def network_of(kind: Any, hidden_sizes: tuple[int, ...] = (16, 16), **keywords: Any) -> QNetwork:
     torch.manual_seed(0)
-    return build_mlp_q_network(4, 3, hidden_sizes=hidden_sizes, head=kind, **{**SMALL, **keywords})
+    return build_q_network((4,), 3, hidden_sizes=hidden_sizes, head=kind, **{**SMALL, **keywords})
 
 
 # Shapes and acting
@@ -196,20 +198,21 @@ def test_heads_take_sequences_as_they_take_rows(kind: str, dueling: bool, noisy:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_recurrent_network_takes_every_head(kind: Any) -> None:
-    network = build_lstm_q_network(
-        (4,),
-        3,
-        features_dim=8,
-        encoder_hidden_sizes=(8,),
-        head_hidden_sizes=(8,),
-        hidden_size=8,
-        num_layers=1,
-        head=kind,
-        dueling=True,
-        noisy=True,
-        **SMALL,
+    network = RecurrentQNetwork(
+        *recurrent_q_parts(
+            (4,),
+            3,
+            features_dim=8,
+            encoder_hidden_sizes=(8,),
+            head_hidden_sizes=(8,),
+            hidden_size=8,
+            num_layers=1,
+            head=kind,
+            dueling=True,
+            noisy=True,
+            **SMALL,
+        )
     )
-    assert isinstance(network, LSTMQNetwork)
     obs = torch.randn(6, 2, 4)
     draws = network.draw(generator(), (6, 2), "online")
     out, _ = network.unroll(obs, network.initial_state(2), draws=draws)
@@ -457,3 +460,30 @@ def test_a_network_states_its_facts() -> None:
     assert MLPActorCritic(4, Categorical(2), (8,)).facts == (2 * (4 * 8 + 8) + 8 * 2 + 2 + 8 + 1, False, False)
     image = as_network(nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(2, 2)))
     assert image.facts == (2 * 9 + 2 + 6, False, True)
+
+
+def test_flat_parameters_hold_convolutions_cores_and_parametrised_layers() -> None:
+    torch.manual_seed(0)
+    module = nn.ModuleDict(
+        {
+            "conv": nn.Conv2d(2, 3, 3),
+            "norm": nn.BatchNorm1d(4),
+            "gru": GRUCore(4, 5),
+            "spectral": nn.utils.parametrizations.spectral_norm(nn.Linear(5, 2)),
+        }
+    )
+    saved = {name: value.clone() for name, value in module.state_dict().items()}
+    image, sequence = torch.randn(2, 2, 4, 4), torch.randn(3, 2, 4)
+    module.eval()  # a spectral norm's vectors move in training
+    conv, core, spectral = module["conv"], module["gru"], module["spectral"]
+    before = [conv(image), core(sequence, core.initial_state(2))[0], spectral(torch.ones(5))]
+    flat = flatten_parameters(module)
+    assert flat.numel() == sum(p.numel() for p in module.parameters()) and "norm.running_mean" in saved
+    assert all(torch.equal(value, saved[name]) for name, value in module.state_dict().items())
+    after = [conv(image), core(sequence, core.initial_state(2))[0], spectral(torch.ones(5))]
+    assert all(torch.equal(x, y) for x, y in zip(before, after, strict=True))
+    flat.mul_(2)  # every layer computes with the tensor it was moved into
+    torch.testing.assert_close(conv(image), 2 * before[0])
+    assert not torch.allclose(core(sequence, core.initial_state(2))[0], before[1])
+    weight = spectral.parametrizations.weight.original
+    torch.testing.assert_close(weight, 2 * saved["spectral.parametrizations.weight.original"])

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_training.models.actor_critic import MLPActorCritic
-from rl_training.models.build import build_mlp_q_network
+from rl_training.models.build import build_q_network
 from rl_training.models.distributions import make_distribution
 from rl_training.models.flat import flatten_parameters
 from rl_training.models.heads import ScalarHead
@@ -66,12 +66,12 @@ def test_rows_without_such_a_pass_act_through_torch(algo: str) -> None:
 @pytest.mark.parametrize("options", [{}, {"dueling": True}, {"noisy": True}, {"dueling": True, "noisy": True}], ids=str)
 @pytest.mark.parametrize("hidden", [(), (8,), (8, 6, 5)])
 def test_every_head_dueling_noisy_and_depth(head: Any, options: Any, hidden: tuple[int, ...]) -> None:
-    network = build_mlp_q_network(4, 3, hidden_sizes=hidden, head=head, num_quantiles=5, num_atoms=5, v_min=-2.0, v_max=2.0, **options)
+    network = build_q_network((4,), 3, hidden_sizes=hidden, head=head, num_quantiles=5, num_atoms=5, v_min=-2.0, v_max=2.0, **options)
     np.testing.assert_allclose(*both(network, observations(2)), **CLOSE)
 
 
 def test_one_quantile_keeps_its_meaning() -> None:
-    network = build_mlp_q_network(4, 3, hidden_sizes=(8,), head="quantile", num_quantiles=1, dueling=True)
+    network = build_q_network((4,), 3, hidden_sizes=(8,), head="quantile", num_quantiles=1, dueling=True)
     np.testing.assert_allclose(*both(network, observations(2)), **CLOSE)
 
 
@@ -87,7 +87,7 @@ def test_policies(action: Any, activation: Any) -> None:
 
 
 def test_integers_become_floats() -> None:
-    network = build_mlp_q_network(4, 3, hidden_sizes=(8,))
+    network = build_q_network((4,), 3, hidden_sizes=(8,))
     obs = np.arange(8, dtype=np.uint8).reshape(2, 4)
     np.testing.assert_allclose(*both(network, obs), **CLOSE)
     assert obs.dtype == np.uint8 and obs.tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]  # nobody wrote to them
@@ -95,7 +95,7 @@ def test_integers_become_floats() -> None:
 
 def test_parameters_that_were_moved_are_found_again() -> None:
     # A pass that kept reading where they were would act by a network that no longer learns.
-    network, obs = build_mlp_q_network(4, 2, hidden_sizes=(8,)), observations(1)
+    network, obs = build_q_network((4,), 2, hidden_sizes=(8,)), observations(1)
     forward = numpy_forward(network, obs, (), torch.Generator())
     assert forward is not None
     flat = flatten_parameters(network)
@@ -135,7 +135,7 @@ def test_what_a_user_changed_acts_through_torch(network: Any) -> None:
 
 
 def test_large_products_are_left_to_torch() -> None:
-    network = build_mlp_q_network(4, 2, hidden_sizes=(64, 64))
+    network = build_q_network((4,), 2, hidden_sizes=(64, 64))
     assert numpy_pass(network, LARGEST // 64**2) is not None
     assert numpy_pass(network, LARGEST // 64**2 + 1) is None
 
@@ -144,7 +144,7 @@ def test_large_products_are_left_to_torch() -> None:
 @pytest.mark.parametrize("head", ["scalar", "categorical", "quantile"])
 def test_a_network_that_has_diverged_acts_without_a_warning(head: Any) -> None:
     # The run says so itself, in one line, when it looks at the loss.
-    network, obs = build_mlp_q_network(4, 2, hidden_sizes=(8,), head=head, dueling=True), observations(2)
+    network, obs = build_q_network((4,), 2, hidden_sizes=(8,), head=head, dueling=True), observations(2)
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.fill_(torch.nan)

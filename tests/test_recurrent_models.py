@@ -1,21 +1,55 @@
-"""LSTMQNetwork: one LSTM call equals stepping, episode starts reset, heads and noise as in the feed-forward networks."""
+"""Recurrent networks: one call of the core equals stepping, episode starts reset, heads and noise as in the feed-forward networks."""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor, nn
 
 from rl_training.algorithms import DRQN
-from rl_training.models import LSTMQNetwork, RecurrentAction
+from rl_training.models import (
+    ActorCriticHeads,
+    Categorical,
+    Core,
+    FeedForwardActorCritic,
+    GRUCore,
+    LSTMCore,
+    LSTMQNetwork,
+    MLPTorso,
+    RecurrentAction,
+    RecurrentActorCritic,
+    RecurrentQNetwork,
+    ScalarHead,
+    Torso,
+)
 from rl_training.models.flat import flatten_parameters
 from sequence_chunks import lstm
 
 pytestmark = pytest.mark.numeric
+
+
+class TinyConv(Torso):
+    """Two channels of 3 × 3, one filter."""
+
+    out_dim = 8
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(2, 2, 2)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        return self.conv(obs.float()).relu().flatten(1)
+
+
+def with_core(kind: Callable[..., Core], layers: int = 1) -> RecurrentQNetwork:
+    torch.manual_seed(0)
+    return RecurrentQNetwork(MLPTorso(3, (7, 5)), kind(5, 6, layers), ScalarHead(6, 3))
 
 
 @pytest.mark.parametrize("layers", [1, 2])
@@ -37,7 +71,7 @@ def test_lstm_q_network_vector_obs_returns_q_values_actions_and_state() -> None:
     net = LSTMQNetwork((4,), 3, 8, (), (), 6, 1)
     obs, state = torch.randn(5, 4), (torch.randn(1, 5, 6), torch.randn(1, 5, 6))
     step = net.act(obs, state)
-    core, (h, c) = net.lstm(net.encoder(obs)[None], state)
+    core, (h, c) = net.core.lstm(net.encoder(obs)[None], state)
     (layer,) = net.head.advantage.layers
     # Sums of at most 8 products of order 1: a few roundings of 6e-8 each, in another order.
     torch.testing.assert_close(step.q_values, core[0] @ layer.weight.T + layer.bias, rtol=1e-5, atol=1e-6)
@@ -170,24 +204,26 @@ def test_observations_of_any_number_type(dtype: type) -> None:
     assert torch.equal(net.act(obs).q_values, expected)
 
 
+@pytest.mark.parametrize("kind", [LSTMCore, GRUCore])
 @pytest.mark.parametrize("layers", [1, 2])
-def test_the_lstm_begins_the_flat_tensor_in_cudnns_order(layers: int) -> None:
+def test_the_core_begins_the_flat_tensor_in_cudnns_order(layers: int, kind: type[LSTMCore] | type[GRUCore]) -> None:
     # cuDNN uses weights where they lie if they start their storage, matrices before biases; else every call copies them together.
     names = [f"{kind}_{part}_l{layer}" for kind in ("weight", "bias") for layer in range(layers) for part in ("ih", "hh")]
-    for net in (lstm(layers=layers), copy.deepcopy(lstm(layers=layers))):
+    for net in (with_core(kind, layers), copy.deepcopy(with_core(kind, layers))):
         flat = flatten_parameters(net)
+        (rnn,) = net.core.children()
         offset = 0
         for name in names:
-            weight = getattr(net.lstm, name)
+            weight = getattr(rnn, name)
             assert weight.data_ptr() == flat.data_ptr() + 4 * offset and weight.is_contiguous()
             assert weight.untyped_storage().data_ptr() == flat.data_ptr()
             offset += weight.numel()
-        # What nn.LSTM computes with is the same parameters, in its own order.
-        assert [id(weight) for weight in net.lstm._flat_weights] == [id(weight) for group in net.lstm.all_weights for weight in group]
-    plain = torch.nn.LSTM(5, 6, layers)
-    plain.load_state_dict(net.lstm.state_dict())
+        # What torch computes with is the same parameters, in its own order.
+        assert [id(weight) for weight in rnn._flat_weights] == [id(weight) for group in rnn.all_weights for weight in group]
+    plain = type(rnn)(5, 6, layers)
+    plain.load_state_dict(rnn.state_dict())
     x = torch.randn(4, 2, 5)
-    assert torch.equal(net.lstm(x)[0], plain(x)[0])
+    assert torch.equal(rnn(x)[0], plain(x)[0])
 
 
 def test_a_learner_trains_the_very_weights_the_network_acts_with() -> None:
@@ -227,3 +263,63 @@ def test_a_skip_lets_the_head_read_the_features_beside_the_memory() -> None:
         torch.testing.assert_close(step.q_values, expected[t])
         core, _ = net.step_core(obs[t], net.initial_state(2))  # the cell alone, as recurrent PPO acts
         torch.testing.assert_close(core, net.unroll_core(obs[t : t + 1], net.initial_state(2))[0][0])
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("kind", [LSTMCore, GRUCore])
+def test_any_core_unrolls_as_it_steps(kind: type[LSTMCore] | type[GRUCore], layers: int) -> None:
+    net, parts = with_core(kind, layers), 2 if kind is LSTMCore else 1
+    state: tuple[Tensor, ...] = tuple(torch.randn(layers, 4, 6) for _ in range(parts))
+    assert [part.shape for part in net.initial_state(4)] == [part.shape for part in state] and net.facts.recurrent
+    obs, starts = torch.randn(5, 4, 3), torch.zeros(5, 4)
+    starts[0, 1] = starts[3, 2] = starts[3, 0] = 1
+    whole, after = net.unroll_core(obs, state, starts)
+    for t in range(5):
+        state = net.reset_state(state, starts[t])
+        general, _ = Core.step(net.core, net.encoder(obs[t]), state)  # what a core without a faster form does
+        core, state = net.step_core(obs[t], state)
+        torch.testing.assert_close(core, whole[t])
+        torch.testing.assert_close(general, whole[t])
+    for ours, theirs in zip(state, after, strict=True):
+        torch.testing.assert_close(ours, theirs)
+    assert net.act(obs[0]).state[0].shape == (layers, 4, 6) and len(net.act(obs[0]).state) == parts
+
+
+@pytest.mark.parametrize("skip", [False, True])
+def test_any_torso_goes_before_any_core(skip: bool) -> None:
+    net = RecurrentQNetwork(TinyConv(), GRUCore(8, 6), ScalarHead(6 + 8 * skip, 3), skip=skip, obs_ndim=3)
+    obs = torch.randint(255, (5, 4, 2, 3, 3), dtype=torch.uint8)
+    out, _ = net.unroll(obs, net.initial_state(4))
+    assert out.shape == (5, 4, 3)
+    state = net.initial_state(4)
+    for t in range(5):
+        q, state = net.step(obs[t], state, torch.zeros(4))
+        torch.testing.assert_close(q, out[t], atol=1e-4, rtol=1e-4)  # features of hundreds
+    assert net.facts == (sum(p.numel() for p in net.parameters()), True, True)
+    assert net.act(obs[0, 0]).q_values.shape == (3,)
+
+
+def test_an_actor_critic_is_made_of_the_same_parts() -> None:
+    heads = ActorCriticHeads(6, Categorical(3), (5,), "tanh", 0.0)
+    net = RecurrentActorCritic(TinyConv(), GRUCore(8, 6), heads)
+    obs = torch.randint(3, (5, 4, 2, 3, 3), dtype=torch.uint8)
+    numbers, values = net(obs)
+    assert numbers.shape == (5, 4, 3) and values.shape == (5, 4)
+    state = net.initial_state(4)
+    for t in range(5):
+        step, state = net.step(obs[t], state, torch.zeros(4))
+        torch.testing.assert_close(step, numbers[t])
+    feed_forward = FeedForwardActorCritic(TinyConv(), ActorCriticHeads(8, Categorical(3), (5,), "tanh", 0.0))
+    numbers, values = feed_forward(obs[0])
+    assert numbers.shape == (4, 3) and values.shape == (4,) and feed_forward.facts[1:] == (False, True)
+
+
+def test_weights_saved_before_there_were_cores_still_load() -> None:
+    net, fresh = lstm(0), lstm(1)
+    old = {name.removeprefix("core."): value for name, value in net.state_dict().items()}
+    assert "lstm.weight_ih_l0" in old
+    fresh.load_state_dict(old)
+    for ours, theirs in zip(fresh.parameters(), net.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+    assert "lstm.weight_ih_l0" in old  # the caller's dict is its own
+    copy.deepcopy(fresh).load_state_dict(old)

@@ -14,7 +14,7 @@ from rl_training.data import RolloutBuffer
 from rl_training.models import Categorical, LSTMActorCritic
 from rl_training.models.actor_critic import ActorCritic
 from rl_training.models.q_network import CoreState
-from rl_training.speed.tapes import taped_lstm_policy
+from rl_training.speed.tapes import taped_recurrent_policy
 
 pytestmark = pytest.mark.numeric
 
@@ -149,9 +149,9 @@ def test_the_gradient_is_autograds_through_time(options: dict[str, Any]) -> None
     network = network_of(**{**DEFAULTS, **options})
     torch.manual_seed(1)
     obs = torch.randn(6, 4, 2)
-    state = (torch.randn(network.num_layers, 4, HIDDEN), torch.randn(network.num_layers, 4, HIDDEN))
+    state = (torch.randn(network.core.num_layers, 4, HIDDEN), torch.randn(network.core.num_layers, 4, HIDDEN))
     on_numbers, on_values = torch.randn(6, 4, 3), torch.randn(6, 4)
-    numbers, values, gradients = taped_lstm_policy(network, obs, state)
+    numbers, values, gradients = taped_recurrent_policy(network, obs, state)
     expected_numbers, expected_values = network(obs, state)
     torch.testing.assert_close(numbers, expected_numbers.detach())
     torch.testing.assert_close(values, expected_values.detach())

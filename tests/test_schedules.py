@@ -184,7 +184,7 @@ def test_what_nobody_means_is_said(changes: dict[str, Any], said: str | None, tm
 def test_normalised_rewards_are_discounted_as_the_row_discounts(arguments: dict[str, float], gamma: float, tmp_path: Path) -> None:
     wrappers = [{"normalize_reward": arguments}]
     config = smoke_config(tmp_path, algo_kwargs={"gamma": 0.9}, env_kwargs={"wrappers": wrappers})
-    envs = prepare(config, None, small=True).envs
+    envs = prepare(config, None).envs
     assert envs.reward_normalizer is not None
     envs.reset()
     for _ in range(3):

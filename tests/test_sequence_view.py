@@ -414,7 +414,7 @@ def test_each_network_is_unrolled_by_one_lstm_call_and_one_for_its_burn_in(burn_
     online, target = lstm(0), lstm(1)
     lengths: dict[str, list[int]] = {"online": [], "target": []}
     for name, net in (("online", online), ("target", target)):
-        net.lstm.register_forward_hook(lambda module, inputs, output, name=name: lengths[name].append(len(inputs[0])))
+        net.core.lstm.register_forward_hook(lambda module, inputs, output, name=name: lengths[name].append(len(inputs[0])))
     batch = random_chunks(0, length=6, burn_in=burn_in)
     SequenceView(gamma=0.9, n_step=3, burn_in=burn_in).align(batch, online, target, backup=greedy_backup(True), generator=torch.Generator())
     expected = ([burn_in] if burn_in else []) + [6 - burn_in + 1]
@@ -426,3 +426,15 @@ def test_a_burn_in_that_leaves_nothing_is_refused() -> None:
         align(table_chunk([1, 2, 3, 4], [1, 2, 3]), burn_in=3)
     with pytest.raises(ValueError, match="n_step"):
         SequenceView(gamma=0.9, n_step=0)
+
+
+def test_every_sequence_may_have_its_own_discount() -> None:
+    generator = torch.Generator().manual_seed(0)
+    rewards, dones = torch.randn(6, 3, generator=generator), (torch.rand(6, 3, generator=generator) < 0.2).float()
+    gammas = torch.tensor([0.9, 0.5, 0.0])
+    for n_step in (1, 3):
+        together = n_step_returns(rewards, dones, torch.ones(6, 3), gamma=gammas, n_step=n_step)
+        for b, gamma in enumerate(gammas.tolist()):
+            alone = n_step_returns(rewards, dones, torch.ones(6, 3), gamma=gamma, n_step=n_step)
+            for ours, theirs in zip(together, alone, strict=True):
+                torch.testing.assert_close(ours[:, b], theirs[:, b])

@@ -16,7 +16,7 @@ from rl_training.algorithms.rules import Rule, bellman
 from rl_training.algorithms.value_losses import take_action
 from rl_training.algorithms.views import TransitionView
 from rl_training.models import MLPQNetwork
-from rl_training.models.build import build_mlp_q_network
+from rl_training.models.build import build_q_network
 from rl_training.speed.hand_gradients import HandGradient, put_action, use_hand_gradients
 from rl_training.speed.numba_rules import numba_rule
 from rl_training.speed.tapes import has_tape, taped_q_network
@@ -26,8 +26,8 @@ pytestmark = pytest.mark.numeric
 
 def network(head: Any, dueling: bool, noisy: bool, hidden: tuple[int, ...]) -> Any:
     torch.manual_seed(0)
-    return build_mlp_q_network(
-        5, 3, hidden_sizes=hidden, head=head, dueling=dueling, noisy=noisy, num_atoms=7, num_quantiles=6, v_min=-3.0, v_max=3.0
+    return build_q_network(
+        (5,), 3, hidden_sizes=hidden, head=head, dueling=dueling, noisy=noisy, num_atoms=7, num_quantiles=6, v_min=-3.0, v_max=3.0
     ).double()
 
 
@@ -60,8 +60,8 @@ def test_only_what_is_ours_has_a_tape() -> None:
             return 2 * super().forward(obs)
 
     assert has_tape(MLPQNetwork(5, 3, (8,)))
-    assert not has_tape(build_mlp_q_network(5, 3, hidden_sizes=(8,), head="implicit", num_quantiles=4))
-    assert not has_tape(build_mlp_q_network(5, 3, hidden_sizes=(8,), head="quantile", num_quantiles=1))
+    assert not has_tape(build_q_network((5,), 3, hidden_sizes=(8,), head="implicit", num_quantiles=4))
+    assert not has_tape(build_q_network((5,), 3, hidden_sizes=(8,), head="quantile", num_quantiles=1))
     assert not has_tape(Own(5, 3, (8,)))
     changed = MLPQNetwork(5, 3, (8,))
     changed.torso.activation = torch.nn.functional.gelu

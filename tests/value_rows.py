@@ -55,7 +55,7 @@ def config_of(algo: str, **changes: Any) -> TrainConfig:
 
 def parts_of(algo: str, **changes: Any) -> ValueParts:
     """The row's network, learner and replay, with a few hundred random steps in the replay."""
-    setup = prepare(config_of(algo, **changes), None, small=algo not in RECURRENT)
+    setup = prepare(config_of(algo, **changes), None)
     if algo in RECURRENT:
         parts = drqn_trainer.build_parts(setup, R2D2) if algo == "r2d2" else drqn_trainer.build_parts(setup)
     else:

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
         StopAtReturn,
         TrainConfig,
         register_algorithm,
+        register_core,
+        register_torso,
     )
 
 __version__ = "0.1.0"
@@ -63,6 +65,8 @@ __all__ = [
     "TrainConfig",
     "__version__",
     "register_algorithm",
+    "register_core",
+    "register_torso",
 ]
 
 

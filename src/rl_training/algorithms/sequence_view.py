@@ -24,11 +24,12 @@ class NStepReturns(NamedTuple):
     steps: Tensor  # int64, 1 ≤ k ≤ min(n, T − t): the bootstrap stands at t + k
 
 
-def n_step_returns(rewards: Tensor, dones: Tensor, mask: Tensor, *, gamma: float, n_step: int) -> NStepReturns:
+def n_step_returns(rewards: Tensor, dones: Tensor, mask: Tensor, *, gamma: float | Tensor, n_step: int) -> NStepReturns:
     """n-step returns within a sequence whose valid steps (mask 1) come before its padding; all [T, B].
 
     k is the number of steps until n are summed, a step terminates, or the valid steps end, whichever is first: a tail shorter than n keeps
     its own γ^k. Termination does not bootstrap; truncation and the end of the sequence do, at the observation after the last valid step.
+    gamma: one for all, or one for each sequence [B].
     """
     if n_step == 1:
         return NStepReturns(rewards, gamma * (1 - dones), torch.ones_like(dones, dtype=torch.int64))
@@ -36,7 +37,7 @@ def n_step_returns(rewards: Tensor, dones: Tensor, mask: Tensor, *, gamma: float
     goes_on = pad((1 - dones[:-1]) * mask[1:], (0, 0, 0, n_step - 1))
     alive = goes_on.unfold(0, n_step - 1, 1).cumprod(-1)  # [T, B, n−1]
     later = pad(rewards[1:], (0, 0, 0, n_step - 1)).unfold(0, n_step - 1, 1)  # r_{t+1} … r_{t+n−1}
-    powers = gamma ** torch.arange(1, n_step, device=rewards.device)
+    powers = (gamma.unsqueeze(-1) if isinstance(gamma, Tensor) else gamma) ** torch.arange(1, n_step, device=rewards.device)
     returns = rewards + (alive * later * powers).sum(-1)
     steps = 1 + alive.sum(-1).long()
     time = torch.arange(len(rewards), device=rewards.device)[:, None]

@@ -20,6 +20,7 @@ from rl_training.api.algorithms import (
     RecurrentPPO,
 )
 from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.network_parts import register_core, register_torso
 from rl_training.experiment.registry import register_algorithm
 from rl_training.runtime.callbacks import Callback, CheckpointEvery, SaveBest, StopAtReturn
 
@@ -45,4 +46,6 @@ __all__ = [
     "StopAtReturn",
     "TrainConfig",
     "register_algorithm",
+    "register_core",
+    "register_torso",
 ]

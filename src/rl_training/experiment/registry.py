@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from rl_training.errors import ConfigError
 from rl_training.experiment.explain import did_you_mean
 from rl_training.experiment.explain import shown as _shown
-from rl_training.experiment.settings import PPOSettings, RecurrentPPOSettings, RecurrentSettings, Settings, ValueSettings
+from rl_training.experiment.network_parts import imported, torso_observations
+from rl_training.experiment.settings import LearningSettings, PPOSettings, RecurrentPPOSettings, RecurrentSettings, Settings, ValueSettings
 
 if TYPE_CHECKING:
     from rl_training.models.network import Network
@@ -42,13 +43,13 @@ class AlgorithmSpec:
     @property
     def train_fn(self) -> Callable[..., Any]:
         """The trainer, imported now."""
-        return _imported(self.trainer)
+        return imported(self.trainer)
 
     def build_network(self, settings: Settings, spaces: Mapping[str, Any]) -> Network:
         """The row's network, with weights from torch's generator. A plain module is taken for a Q-network (see `as_network`)."""
         from rl_training.models.plain import PlainQNetwork, as_network
 
-        own = importlib.import_module(self.train_fn.__module__).build_network if self.network is None else _imported(self.network)
+        own = importlib.import_module(self.train_fn.__module__).build_network if self.network is None else imported(self.network)
         network: Network = as_network(own(settings, spaces))
         if isinstance(network, PlainQNetwork) and "num_actions" in spaces:
             network.require_actions(spaces["obs_shape"], spaces["num_actions"])
@@ -60,6 +61,11 @@ class AlgorithmSpec:
         recurrent = ("recurrent",) if "recurrent_hidden_size" in self.settings.model_fields else ()
         fixed = (key if value is True else f"{value} {key}" for key, value in self.fixed.items())
         return (*recurrent, *fixed, *(f"{key} >= {least}" for key, least in self.minimum.items()))
+
+    def observations_of(self, settings: Settings) -> tuple[str, ...]:
+        """The kinds of observations this row learns from with these settings: those of its torso, where one is named."""
+        named = torso_observations(settings.torso) if isinstance(settings, LearningSettings) else None
+        return self.observations if named is None else named
 
     def parse(self, algo_kwargs: Mapping[str, Any], *, prefix: str = "algo_kwargs.") -> Settings:
         """The typed settings of this row, or a ConfigError that names the key."""
@@ -76,15 +82,6 @@ class AlgorithmSpec:
             if getattr(settings, key) < least:
                 raise ConfigError(f"{prefix}{key} is at least {least} in every {self.name}, got {getattr(settings, key)}")
         return settings
-
-
-def _imported(target: str | Callable[..., Any]) -> Callable[..., Any]:
-    """`module:function`, imported; a function as it is."""
-    if callable(target):
-        return target
-    module, _, function = target.partition(":")
-    loaded: Callable[..., Any] = getattr(importlib.import_module(module), function)
-    return loaded
 
 
 _TABLE: dict[str, AlgorithmSpec] = {}

@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from typing_extensions import Self
 
 from rl_training.errors import ConfigError
 from rl_training.experiment.explain import did_you_mean, one_line
+from rl_training.experiment.network_parts import known_core, known_torso
 
 Unit = Annotated[float, Field(ge=0.0, le=1.0)]
 Positive = Annotated[float, Field(gt=0.0)]
@@ -34,6 +35,7 @@ Stretch = Annotated[int, Field(ge=1, le=65_536)]  # steps of one sequence
 Rounds = Annotated[int, Field(ge=1, le=1_000_000)]
 _as_tuple = BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)
 Sizes = Annotated[tuple[Width, ...], Field(max_length=64), _as_tuple]
+CoreName = Annotated[str, AfterValidator(known_core)]
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,7 @@ class LearningSettings(Settings):
     learning_rate_end: Annotated[NonNegative, Needs("lr_schedule", ("linear",))] = 0.0
     adam_eps: Positive = 1e-8
     gamma: Unit = 0.99
+    torso: Annotated[str, AfterValidator(known_torso)] = "auto"  # what reads the observation before the fully connected layers
 
 
 class ValueSettings(LearningSettings):
@@ -162,7 +165,8 @@ class RecurrentSettings(ValueSettings):
     head_hidden_sizes: Sizes = ()
     recurrent_hidden_size: Width = 64
     recurrent_num_layers: Depth = 1
-    recurrent_skip: bool = False  # the head reads the encoder's features beside the LSTM's output
+    recurrent_skip: bool = False  # the head reads the encoder's features beside the core's output
+    core: CoreName = "lstm"
     sequence_length: Stretch = 20
     sequence_overlap: Steps = 0
     burn_in: Steps = 0
@@ -207,7 +211,7 @@ class PPOSettings(LearningSettings):
 
 
 class RecurrentPPOSettings(PPOSettings):
-    """Recurrent PPO: encoder (`hidden_sizes`, `features_dim`), LSTM, heads (`head_hidden_sizes`). Sequences are what an episode did within
+    """Recurrent PPO: encoder (`hidden_sizes`, `features_dim`), core, heads (`head_hidden_sizes`). Sequences are what an episode did within
     a rollout, so `num_steps` bounds their length."""
 
     num_steps: Rounds = 128
@@ -216,3 +220,4 @@ class RecurrentPPOSettings(PPOSettings):
     head_hidden_sizes: Sizes = ()
     recurrent_hidden_size: Width = 64
     recurrent_num_layers: Depth = 1
+    core: CoreName = "lstm"

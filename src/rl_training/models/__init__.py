@@ -1,7 +1,7 @@
 """Networks: torsos, heads and their combinations."""
 
-from rl_training.models.actor_critic import ActorCritic, MLPActorCritic
-from rl_training.models.build import build_lstm_q_network, build_mlp_q_network
+from rl_training.models.actor_critic import ActorCritic, ActorCriticHeads, FeedForwardActorCritic, MLPActorCritic
+from rl_training.models.build import build_actor_critic, build_q_network
 from rl_training.models.distributions import Categorical, DiagonalGaussian, Distribution, MultiCategorical, make_distribution
 from rl_training.models.heads import (
     NO_DRAWS,
@@ -31,30 +31,45 @@ from rl_training.models.network import (
 )
 from rl_training.models.plain import as_network
 from rl_training.models.q_network import QNetwork, epsilon_greedy
-from rl_training.models.recurrent.lstm_actor_critic import LSTMActorCritic
-from rl_training.models.recurrent.lstm_q_network import LSTMQNetwork, RecurrentAction
+from rl_training.models.recurrent import (
+    Core,
+    GRUCore,
+    LSTMActorCritic,
+    LSTMCore,
+    LSTMQNetwork,
+    RecurrentAction,
+    RecurrentActorCritic,
+    RecurrentQNetwork,
+)
+from rl_training.models.torsos import MLPTorso, Torso
 
 __all__ = [
     "NO_DRAWS",
     "ActorCritic",
+    "ActorCriticHeads",
     "Categorical",
     "CategoricalHead",
+    "Core",
     "CoreState",
     "DiagonalGaussian",
     "Distribution",
     "Draws",
     "Facts",
+    "FeedForwardActorCritic",
+    "GRUCore",
     "Head",
     "HeadKeywords",
     "HeadKind",
     "ImplicitHead",
     "LSTMActorCritic",
+    "LSTMCore",
     "LSTMQNetwork",
     "MLPActorCritic",
     "MLPC51QNetwork",
     "MLPIQNetwork",
     "MLPQNetwork",
     "MLPQRQNetwork",
+    "MLPTorso",
     "MultiCategorical",
     "Network",
     "NoisyLinear",
@@ -62,13 +77,16 @@ __all__ = [
     "QNetwork",
     "QuantileHead",
     "RecurrentAction",
+    "RecurrentActorCritic",
     "RecurrentPolicyNetwork",
+    "RecurrentQNetwork",
     "RecurrentValueNetwork",
     "ScalarHead",
+    "Torso",
     "ValueNetwork",
     "as_network",
-    "build_lstm_q_network",
-    "build_mlp_q_network",
+    "build_actor_critic",
+    "build_q_network",
     "epsilon_greedy",
     "make_distribution",
     "make_head",

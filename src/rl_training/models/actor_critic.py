@@ -18,6 +18,7 @@ from rl_training.models.heads import NO_DRAWS, Draws
 from rl_training.models.layers import Stream
 from rl_training.models.network import CoreState, Facts, Role, facts_of
 from rl_training.models.stack import ACTIVATIONS, ActivationName
+from rl_training.models.torsos import MLPTorso
 
 if TYPE_CHECKING:
     from rl_training.types import Array
@@ -42,6 +43,7 @@ class ActorCriticHeads(nn.Module):
         self, in_dim: int, distribution: Distribution, hidden_sizes: Sequence[int], activation: ActivationName, log_std_init: float
     ) -> None:
         super().__init__()
+        self.distribution = distribution
         self.gaussian = isinstance(distribution, DiagonalGaussian)
         outputs = distribution.num_numbers // 2 if self.gaussian else distribution.num_numbers
         self.policy = Stream(in_dim, hidden_sizes, outputs, activation=ACTIVATIONS[activation])
@@ -95,7 +97,21 @@ class ActorCritic(nn.Module, ABC):
         return self.distribution.to_env(self.distribution.mode(numbers))
 
 
-class MLPActorCritic(ActorCritic):
+class FeedForwardActorCritic(ActorCritic):
+    """obs [B, ...] → encoder → heads: policy and value share the encoder."""
+
+    def __init__(self, encoder: nn.Module, heads: ActorCriticHeads) -> None:
+        super().__init__()
+        self.encoder, self.heads, self.distribution = encoder, heads, heads.distribution
+
+    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        return self.heads.forward(self.encoder.forward(obs))
+
+    def step(self, obs: Tensor, state: CoreState, episode_starts: Tensor, draws: Draws = NO_DRAWS) -> tuple[Tensor, CoreState]:
+        return self.heads.numbers(self.encoder.forward(obs)), state
+
+
+class MLPActorCritic(FeedForwardActorCritic):
     """Fully connected: policy and value share nothing."""
 
     def __init__(
@@ -106,16 +122,5 @@ class MLPActorCritic(ActorCritic):
         activation: ActivationName = "tanh",
         log_std_init: float = 0.0,
     ) -> None:
-        super().__init__()
-        self.distribution = distribution
-        self.heads = ActorCriticHeads(obs_dim, distribution, hidden_sizes, activation, log_std_init)
-
-    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        return self.heads.forward(_floats(obs))
-
-    def step(self, obs: Tensor, state: CoreState, episode_starts: Tensor, draws: Draws = NO_DRAWS) -> tuple[Tensor, CoreState]:
-        return self.heads.numbers(_floats(obs)), state
-
-
-def _floats(obs: Tensor) -> Tensor:
-    return obs if obs.is_floating_point() else obs.float()
+        heads = ActorCriticHeads(obs_dim, distribution, hidden_sizes, activation, log_std_init)
+        super().__init__(MLPTorso(obs_dim, ()), heads)

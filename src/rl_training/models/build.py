@@ -1,4 +1,7 @@
-"""Networks from plain keywords: any torso or core with any head."""
+"""Feed-forward networks from plain keywords: any torso before any head. (recurrent/parts.py has those of recurrent ones.)
+
+`torso` reads the observation; without one the fully connected layers do, of the observation flattened.
+"""
 
 from __future__ import annotations
 
@@ -6,42 +9,39 @@ from collections.abc import Sequence
 
 from typing_extensions import Unpack
 
+from rl_training.models.actor_critic import ActorCriticHeads, FeedForwardActorCritic, MLPActorCritic
+from rl_training.models.distributions import Distribution
 from rl_training.models.heads import HeadKeywords, HeadKind, make_head
 from rl_training.models.q_network import QNetwork
-from rl_training.models.recurrent.lstm_q_network import LSTMQNetwork
-from rl_training.models.torsos import MLPTorso
+from rl_training.models.stack import ActivationName
+from rl_training.models.torsos import Torso, make_encoder
 
 
-def build_mlp_q_network(
-    obs_dim: int, action_dim: int, *, hidden_sizes: Sequence[int], head: HeadKind = "scalar", **keywords: Unpack[HeadKeywords]
-) -> QNetwork:
-    """A fully connected network with any head. The last hidden layer is the head's: doubled if dueling, noisy if noisy."""
-    torso = MLPTorso(obs_dim, hidden_sizes[:-1])
-    return QNetwork(torso, make_head(head, torso.out_dim, action_dim, hidden_sizes=hidden_sizes[-1:], **keywords))
-
-
-def build_lstm_q_network(
+def build_q_network(
     obs_shape: Sequence[int],
     action_dim: int,
     *,
-    features_dim: int,
-    encoder_hidden_sizes: Sequence[int],
-    head_hidden_sizes: Sequence[int],
-    hidden_size: int,
-    num_layers: int,
-    skip: bool = False,
+    hidden_sizes: Sequence[int],
+    torso: Torso | None = None,
     head: HeadKind = "scalar",
     **keywords: Unpack[HeadKeywords],
-) -> LSTMQNetwork:
-    """A recurrent network with any head."""
-    return LSTMQNetwork(
-        obs_shape,
-        action_dim,
-        features_dim,
-        encoder_hidden_sizes,
-        head_hidden_sizes,
-        hidden_size,
-        num_layers,
-        head=make_head(head, hidden_size + (features_dim if skip else 0), action_dim, hidden_sizes=head_hidden_sizes, **keywords),
-        skip=skip,
-    )
+) -> QNetwork:
+    """A feed-forward Q-network. The last of `hidden_sizes` is the head's: doubled if dueling, noisy if noisy."""
+    encoder = make_encoder(obs_shape, hidden_sizes[:-1], torso=torso)
+    return QNetwork(encoder, make_head(head, encoder.out_dim, action_dim, hidden_sizes=hidden_sizes[-1:], **keywords))
+
+
+def build_actor_critic(
+    obs_shape: Sequence[int],
+    distribution: Distribution,
+    *,
+    hidden_sizes: Sequence[int],
+    activation: ActivationName = "tanh",
+    log_std_init: float = 0.0,
+    torso: Torso | None = None,
+) -> FeedForwardActorCritic:
+    """Policy and value with layers of their own, after the torso they share."""
+    if torso is None and len(obs_shape) == 1:
+        return MLPActorCritic(obs_shape[0], distribution, hidden_sizes, activation, log_std_init)
+    encoder = make_encoder(obs_shape, (), torso=torso)
+    return FeedForwardActorCritic(encoder, ActorCriticHeads(encoder.out_dim, distribution, hidden_sizes, activation, log_std_init))

@@ -1,9 +1,11 @@
-"""What turns an observation into features."""
+"""What turns an observation into features: the encoder of a network."""
 
 from __future__ import annotations
 
 import itertools
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 from torch import Tensor, nn
@@ -11,7 +13,19 @@ from torch import Tensor, nn
 from rl_training.models.stack import RELU, Activation, layer_parameters, linear_stack
 
 
-class MLPTorso(nn.Module):
+class Torso(nn.Module, ABC):
+    """Observations [B, *obs_shape], as the environment gives them → features [B, out_dim].
+
+    A torso of your own says its `out_dim`; integers (an image's bytes) reach it as they are stored.
+    """
+
+    out_dim: int
+
+    @abstractmethod
+    def forward(self, obs: Tensor) -> Tensor: ...
+
+
+class MLPTorso(Torso):
     """Layers with an activation (ReLU) over a vector observation; with no `hidden_sizes` it is the identity. Integers become floats."""
 
     def __init__(self, obs_dim: int, hidden_sizes: Sequence[int], activation: Activation = RELU) -> None:
@@ -29,3 +43,40 @@ class MLPTorso(nn.Module):
     def forward(self, obs: Tensor) -> Tensor:
         x = obs if obs.is_floating_point() else obs.float()
         return linear_stack(x, self.params, activation=self.activation, activate_last=True)
+
+
+class FlatTorso(Torso):
+    """An observation of any shape as a vector of floats."""
+
+    def __init__(self, obs_shape: Sequence[int]) -> None:
+        super().__init__()
+        self.out_dim = prod(obs_shape)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        return obs.flatten(1).float()
+
+
+class ChainedTorso(Torso):
+    """A torso, then fully connected layers."""
+
+    def __init__(self, first: Torso, layers: MLPTorso) -> None:
+        super().__init__()
+        self.first, self.layers, self.out_dim = first, layers, layers.out_dim
+
+    def forward(self, obs: Tensor) -> Tensor:
+        features: Tensor = self.first(obs)
+        return self.layers.forward(features)
+
+
+def make_encoder(obs_shape: Sequence[int], hidden_sizes: Sequence[int], activation: Activation = RELU, torso: Torso | None = None) -> Torso:
+    """`torso`, then layers of `hidden_sizes`. Without one the layers read the observation itself, flattened."""
+    if torso is None and len(obs_shape) == 1:
+        return MLPTorso(obs_shape[0], hidden_sizes, activation)
+    first = FlatTorso(obs_shape) if torso is None else torso
+    return ChainedTorso(first, MLPTorso(first.out_dim, hidden_sizes, activation)) if hidden_sizes else first
+
+
+def features_dim_of(obs_shape: Sequence[int], hidden_sizes: Sequence[int], torso: Torso | None = None) -> int:
+    """The `out_dim` of that encoder, before it is made."""
+    in_dim = prod(obs_shape) if torso is None else torso.out_dim
+    return [in_dim, *hidden_sizes][-1]

@@ -1,13 +1,22 @@
-"""What `auto` means: resolved once, said, saved with the run and reused on resume."""
+"""What `auto` means: resolved once from what the network says of itself, saved with the run and reused on resume."""
 
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 import torch
 
 from rl_training.errors import ConfigError
+from rl_training.models.network import Facts
+from rl_training.runtime.accelerate import resolve_compile
+
+LARGE_MLP = 1_000_000
+"""Parameters from which an MLP is worth a GPU and several threads: at 1024 × 1024 and a batch of 64 an update on one CPU thread took 21
+times as long as at 128 × 128, which is where CPU and GPU are about even (docs/performance.md)."""
+
+Precision: TypeAlias = Literal["highest", "high"]
+"""Of float32 products on a GPU, as `torch.set_float32_matmul_precision` names them."""
 
 
 class Resolved(NamedTuple):
@@ -15,7 +24,47 @@ class Resolved(NamedTuple):
     why: str
 
 
-def resolve_device(requested: str, *, small: bool) -> Resolved:
+class Resources(NamedTuple):
+    """What a run computes with, each with the reason."""
+
+    device: Resolved
+    threads: Resolved
+    precision: Resolved
+    compile: Resolved  # "on" or "off"
+
+
+def resolve(
+    facts: Facts,
+    *,
+    device: str,
+    threads: int | str,
+    compile: str | bool,
+    planned_updates: int | None,
+    num_quantiles: int = 0,
+) -> Resources:
+    """What the config asks for, with every `auto` decided by the network's facts.
+
+    planned_updates: None for a row that has no compiled step.
+    """
+    on = resolve_device(device, facts)
+    compiled = resolve_compile(
+        compile,
+        device=torch.device(on.value),
+        planned_updates=planned_updates,
+        recurrent=facts.recurrent,
+        convolutional=facts.convolutional,
+        num_quantiles=num_quantiles,
+    )
+    return Resources(
+        on, resolve_threads(threads, facts), resolve_precision(on.value, facts), Resolved("on" if compiled.on else "off", compiled.why)
+    )
+
+
+def is_small_mlp(facts: Facts) -> bool:
+    return not facts.recurrent and not facts.convolutional and facts.parameters < LARGE_MLP
+
+
+def resolve_device(requested: str, facts: Facts) -> Resolved:
     """`auto` takes the GPU where there is one and the network is worth it: a small MLP is faster on the CPU."""
     if requested != "auto":
         try:
@@ -27,19 +76,26 @@ def resolve_device(requested: str, *, small: bool) -> Resolved:
         return Resolved(requested, "as configured")
     if not torch.cuda.is_available():
         return Resolved("cpu", "torch sees no GPU")
-    if small:
+    if is_small_mlp(facts):
         return Resolved("cpu", "a small MLP is faster on the CPU")
     return Resolved("cuda", "a GPU is there and the network is worth it")
 
 
-def resolve_threads(requested: int | str, *, small: bool) -> Resolved:
-    """`auto` is one thread for MLPs, where two never helped, and for larger networks one per core (at most 8), or as OMP_NUM_THREADS says:
-    whoever sets it shares the machine, where threads that wait for each other cost far more than they give."""
+def resolve_threads(requested: int | str, facts: Facts) -> Resolved:
+    """`auto` is one thread for small MLPs, where two never helped, and for other networks one per core (at most 8), or as OMP_NUM_THREADS
+    says: whoever sets it shares the machine, where threads that wait for each other cost far more than they give."""
     if requested != "auto":
         return Resolved(str(requested), "as configured")
-    if small:
+    if is_small_mlp(facts):
         return Resolved("1", "more threads do not help a small MLP")
     wanted = os.environ.get("OMP_NUM_THREADS", "")
     if wanted.isdecimal() and int(wanted) > 0:
         return Resolved(wanted, "OMP_NUM_THREADS")
     return Resolved(str(min(os.cpu_count() or 1, 8)), "one per core, at most 8")
+
+
+def resolve_precision(device: str, facts: Facts) -> Resolved:
+    """Recurrent cores and convolutions are cuDNN's, which takes TF32 by torch's default: the layers around them then may too."""
+    if device.startswith("cuda") and (facts.recurrent or facts.convolutional):
+        return Resolved("high", "TF32, as cuDNN's layers have it")
+    return Resolved("highest", "float32")

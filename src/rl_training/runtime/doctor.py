@@ -19,6 +19,7 @@ from rl_training.envs.factory import find_env, make_envs
 from rl_training.errors import UserError
 from rl_training.experiment.config import load_config
 from rl_training.experiment.runs import versions
+from rl_training.models.network import Facts
 from rl_training.resources import available_memory, format_bytes
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.devices import resolve_threads
@@ -62,7 +63,8 @@ def _machine() -> Iterator[Line]:
     yield Line("machine", "CPU cores", str(os.cpu_count()))
     memory = available_memory()
     yield Line("machine", "memory available", "unknown" if memory is None else format_bytes(memory))
-    threads = [f"{resolve_threads('auto', small=small).value} for {what}" for small, what in ((True, "MLPs"), (False, "LSTMs"))]
+    kinds = {"MLPs": Facts(0, recurrent=False, convolutional=False), "recurrent networks": Facts(0, recurrent=True, convolutional=False)}
+    threads = [f"{resolve_threads('auto', facts).value} for {what}" for what, facts in kinds.items()]
     yield Line("machine", "threads: auto", ", ".join(threads))
     for index in range(torch.cuda.device_count()):
         free = available_memory(f"cuda:{index}")

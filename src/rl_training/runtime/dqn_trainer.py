@@ -15,8 +15,9 @@ from rl_training.algorithms.rules import Rule
 from rl_training.algorithms.views import TransitionView
 from rl_training.data import NStepAccumulator, PrioritizedReplayBuffer, ReplayBuffer
 from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.network_parts import make_torso
 from rl_training.experiment.settings import ValueSettings
-from rl_training.models.build import build_mlp_q_network
+from rl_training.models.build import build_q_network
 from rl_training.models.network import ValueNetwork
 from rl_training.models.q_network import QNetwork
 from rl_training.runtime.actor import ReplayFeed
@@ -26,10 +27,11 @@ from rl_training.runtime.value_based import ValueParts, head_keywords, learner_k
 
 
 def build_network(settings: ValueSettings, spaces: Mapping[str, Any]) -> QNetwork:
-    return build_mlp_q_network(
-        spaces["obs_shape"][0],
+    return build_q_network(
+        spaces["obs_shape"],
         spaces["num_actions"],
         hidden_sizes=settings.hidden_sizes,
+        torso=make_torso(settings.torso, spaces["obs_shape"]),
         head=settings.head,
         **head_keywords(settings),
     )
@@ -54,9 +56,9 @@ def build_parts(setup: Setup, rule: Rule | None = None, backup: Backup | None = 
     """What a feed-forward value-based row learns with."""
     config, settings = setup.config, setup.config.settings
     assert isinstance(settings, ValueSettings)  # the rows of this trainer have these
-    network = setup.build_network()
+    network = setup.network
     if not isinstance(network, ValueNetwork):
-        raise setup.wrong_network(network, "a Q-network")
+        raise setup.wrong_network("a Q-network")
     learner = build_learner(setup, settings, network, rule, backup)
     buffer = PrioritizedReplayBuffer if settings.prioritized else ReplayBuffer
     replay = buffer(**replay_keywords(setup, settings))
@@ -72,5 +74,5 @@ def train_dqn(
     rule, backup: of a row of one's own, in place of what its head and `double_q` ask for.
     """
     run_options = RunOptions(run_suffix=run_suffix, **options)
-    setup = prepare(config, run_options.env, small=True)
+    setup = prepare(config, run_options.env)
     return train_value_based(setup, run_options, build_parts(setup, rule, backup))

@@ -11,18 +11,18 @@ from rl_training.algorithms.drqn import DRQN
 from rl_training.algorithms.rules import Rule
 from rl_training.data import PrioritizedRecurrentReplayBuffer, RecurrentReplayBuffer
 from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.network_parts import core_maker, make_torso
 from rl_training.experiment.settings import RecurrentSettings
-from rl_training.models.build import build_lstm_q_network
 from rl_training.models.network import RecurrentValueNetwork
-from rl_training.models.recurrent import LSTMQNetwork
+from rl_training.models.recurrent import RecurrentQNetwork, recurrent_q_parts
 from rl_training.runtime.actor import ReplayFeed
 from rl_training.runtime.run import RunOptions, TrainResult
 from rl_training.runtime.setup import Setup, prepare
 from rl_training.runtime.value_based import ValueParts, head_keywords, learner_keywords, replay_keywords, train_value_based
 
 
-def build_network(settings: RecurrentSettings, spaces: Mapping[str, Any]) -> LSTMQNetwork:
-    return build_lstm_q_network(
+def build_network(settings: RecurrentSettings, spaces: Mapping[str, Any]) -> RecurrentQNetwork:
+    parts = recurrent_q_parts(
         spaces["obs_shape"],
         spaces["num_actions"],
         features_dim=settings.features_dim,
@@ -30,19 +30,22 @@ def build_network(settings: RecurrentSettings, spaces: Mapping[str, Any]) -> LST
         head_hidden_sizes=settings.head_hidden_sizes,
         hidden_size=settings.recurrent_hidden_size,
         num_layers=settings.recurrent_num_layers,
+        make_core=core_maker(settings.core),
+        torso=make_torso(settings.torso, spaces["obs_shape"]),
         skip=settings.recurrent_skip,
         head=settings.head,
         **head_keywords(settings),
     )
+    return RecurrentQNetwork(*parts, skip=settings.recurrent_skip, obs_ndim=len(spaces["obs_shape"]))
 
 
 def build_parts(setup: Setup, algorithm: type[DRQN] = DRQN, rule: Rule | None = None, backup: Backup | None = None) -> ValueParts:
     """What a recurrent value-based row learns with."""
     config, s = setup.config, setup.config.settings
     assert isinstance(s, RecurrentSettings)  # the rows of these trainers have these
-    network = setup.build_network()
+    network = setup.network
     if not isinstance(network, RecurrentValueNetwork):
-        raise setup.wrong_network(network, "a recurrent Q-network")
+        raise setup.wrong_network("a recurrent Q-network")
     learner = algorithm(
         network,
         gamma=s.gamma,
@@ -54,14 +57,15 @@ def build_parts(setup: Setup, algorithm: type[DRQN] = DRQN, rule: Rule | None = 
         backup=backup,
         **learner_keywords(setup, s),
     )
+    state = network.initial_state(1)  # of the network that is there, which may be a user's own
     buffer = PrioritizedRecurrentReplayBuffer if s.prioritized else RecurrentReplayBuffer
     replay = buffer(
         **replay_keywords(setup, s),
         num_envs=config.num_envs,
         sequence_length=s.sequence_length,
-        hidden_size=s.recurrent_hidden_size,
-        num_layers=s.recurrent_num_layers,
-        state_parts=len(network.initial_state(1)),
+        hidden_size=state[0].shape[-1],
+        num_layers=state[0].shape[0],
+        state_parts=len(state),
         sequence_overlap=s.sequence_overlap,
         burn_in=s.burn_in,
     )
@@ -77,7 +81,7 @@ def train_recurrent(
     algorithm: type[DRQN], config: TrainConfig, options: RunOptions, rule: Rule | None = None, backup: Backup | None = None
 ) -> TrainResult:
     """Train a recurrent value-based row."""
-    setup = prepare(config, options.env, small=False)
+    setup = prepare(config, options.env)
     return train_value_based(setup, options, build_parts(setup, algorithm, rule, backup))
 
 

@@ -9,8 +9,10 @@ from rl_training.algorithms.exploration import LinearSchedule
 from rl_training.algorithms.ppo import PPO
 from rl_training.data.rollout_buffer import RolloutBuffer
 from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.network_parts import make_torso
 from rl_training.experiment.settings import PPOSettings
-from rl_training.models.actor_critic import ActorCritic, MLPActorCritic
+from rl_training.models.actor_critic import ActorCritic
+from rl_training.models.build import build_actor_critic
 from rl_training.models.distributions import make_distribution
 from rl_training.runtime.accelerate import accelerate_acting, accelerate_learner
 from rl_training.runtime.actor import Actor, RolloutFeed
@@ -20,11 +22,12 @@ from rl_training.runtime.run import Parts, Run, RunOptions, TrainResult
 from rl_training.runtime.setup import Setup, prepare
 
 
-def build_network(settings: PPOSettings, spaces: Mapping[str, Any]) -> MLPActorCritic:
-    return MLPActorCritic(
-        spaces["obs_shape"][0],
+def build_network(settings: PPOSettings, spaces: Mapping[str, Any]) -> ActorCritic:
+    return build_actor_critic(
+        spaces["obs_shape"],
         make_distribution(spaces["action"]),
         hidden_sizes=settings.hidden_sizes,
+        torso=make_torso(settings.torso, spaces["obs_shape"]),
         activation=settings.activation,
         log_std_init=settings.log_std_init,
     )
@@ -66,7 +69,7 @@ def train_actor_critic(setup: Setup, settings: PPOSettings, options: RunOptions,
     behaviour = Sampling(distribution, seed=setup.seeds.actor)
     feed = RolloutFeed(rollout)
     actor = Actor(setup.envs, network, feed, behaviour=behaviour, device=setup.device, seed=setup.seeds.actor)
-    parts = Parts(learner=learner, actor=actor, replay=rollout, evaluate=setup.evaluator(network), spaces=setup.spaces, notes=setup.notes)
+    parts = Parts(learner=learner, actor=actor, replay=rollout, evaluate=setup.evaluator(), spaces=setup.spaces, notes=setup.notes)
     run = Run(config, parts, options)
     accelerate_learner(learner)
     accelerate_acting(actor, setup.device, compile=False)
@@ -76,11 +79,11 @@ def train_actor_critic(setup: Setup, settings: PPOSettings, options: RunOptions,
 def train_ppo(config: TrainConfig, run_suffix: str | None = None, **options: Any) -> TrainResult:
     """Train PPO. `options` are those of RunOptions: callbacks, env, resume_from."""
     run_options = RunOptions(run_suffix=run_suffix, **options)
-    setup = prepare(config, run_options.env, small=True)
+    setup = prepare(config, run_options.env)
     settings = config.settings
     assert isinstance(settings, PPOSettings)  # the row has these
-    network = setup.build_network()
+    network = setup.network
     if not isinstance(network, ActorCritic):
-        raise setup.wrong_network(network, "an actor-critic")
+        raise setup.wrong_network("an actor-critic")
     learner = PPO(network, **learner_keywords(setup, settings))
     return train_actor_critic(setup, settings, run_options, network=network, learner=learner)

@@ -7,17 +7,18 @@ from typing import Any
 
 from rl_training.algorithms.recurrent_ppo import RecurrentPPO
 from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.network_parts import core_maker, make_torso
 from rl_training.experiment.settings import RecurrentPPOSettings
 from rl_training.models.actor_critic import ActorCritic
 from rl_training.models.distributions import make_distribution
-from rl_training.models.recurrent import LSTMActorCritic
+from rl_training.models.recurrent import RecurrentActorCritic, recurrent_actor_critic_parts
 from rl_training.runtime.ppo_trainer import learner_keywords, train_actor_critic
 from rl_training.runtime.run import RunOptions, TrainResult
 from rl_training.runtime.setup import prepare
 
 
-def build_network(settings: RecurrentPPOSettings, spaces: Mapping[str, Any]) -> LSTMActorCritic:
-    return LSTMActorCritic(
+def build_network(settings: RecurrentPPOSettings, spaces: Mapping[str, Any]) -> RecurrentActorCritic:
+    parts = recurrent_actor_critic_parts(
         spaces["obs_shape"],
         make_distribution(spaces["action"]),
         features_dim=settings.features_dim,
@@ -25,19 +26,22 @@ def build_network(settings: RecurrentPPOSettings, spaces: Mapping[str, Any]) -> 
         head_hidden_sizes=settings.head_hidden_sizes,
         hidden_size=settings.recurrent_hidden_size,
         num_layers=settings.recurrent_num_layers,
+        make_core=core_maker(settings.core),
+        torso=make_torso(settings.torso, spaces["obs_shape"]),
         activation=settings.activation,
         log_std_init=settings.log_std_init,
     )
+    return RecurrentActorCritic(*parts)
 
 
 def train_recurrent_ppo(config: TrainConfig, run_suffix: str | None = None, **options: Any) -> TrainResult:
     """Train recurrent PPO. `options` are those of RunOptions: callbacks, env, resume_from."""
     run_options = RunOptions(run_suffix=run_suffix, **options)
-    setup = prepare(config, run_options.env, small=False)
+    setup = prepare(config, run_options.env)
     settings = config.settings
     assert isinstance(settings, RecurrentPPOSettings)  # the row has these
-    network = setup.build_network()
+    network = setup.network
     if not isinstance(network, ActorCritic):
-        raise setup.wrong_network(network, "an actor-critic")
+        raise setup.wrong_network("an actor-critic")
     learner = RecurrentPPO(network, **learner_keywords(setup, settings))
     return train_actor_critic(setup, settings, run_options, network=network, learner=learner)

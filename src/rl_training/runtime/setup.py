@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,12 @@ from rl_training.envs.spaces import describe_action_space, require_spaces
 from rl_training.envs.vector import VectorEnvs
 from rl_training.errors import CheckpointError, ConfigError, UserError
 from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.registry import AlgorithmSpec
 from rl_training.experiment.settings import ValueSettings
 from rl_training.models.network import Network
 from rl_training.resources import format_bytes, require_memory
-from rl_training.runtime.accelerate import resolve_compile, speed_note
+from rl_training.runtime.accelerate import speed_note
 from rl_training.runtime.cadence import UpdatePlan
-from rl_training.runtime.devices import resolve_device, resolve_threads
+from rl_training.runtime.devices import resolve
 from rl_training.runtime.evaluator import Evaluate, evaluate
 from rl_training.runtime.sanity import check_sanity
 from rl_training.runtime.watching import Watch
@@ -55,43 +54,22 @@ class Setup:
 
     config: TrainConfig
     envs: VectorEnvs
+    network: Network
     device: torch.device
     seeds: Seeds
     spaces: dict[str, Any]
     notes: dict[str, str]
     env: EnvSource
 
-    def build_network(self) -> Network:
-        """The row's network, initialised from its own seed without touching torch's global generator."""
-        try:
-            require_network_memory(self.config, self.spaces, str(self.device), copies=5)  # beside it: target, gradient, two moments
-        except UserError:
-            self.envs.close()
-            raise
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.seeds.network)
-            return self.config.spec.build_network(self.config.settings, self.spaces).to(self.device)
-
-    def wrong_network(self, network: Network, wanted: str) -> ConfigError:
+    def wrong_network(self, wanted: str) -> ConfigError:
         """What a trainer says of a network that its algorithm cannot learn with."""
         self.envs.close()
-        return ConfigError(f"{self.config.algo} learns with {wanted}, and the row's `network` gave a {type(network).__name__}")
+        return ConfigError(f"{self.config.algo} learns with {wanted}, and the row's `network` gave a {type(self.network).__name__}")
 
-    def evaluator(self, network: Network) -> Evaluate:
-        """Greedy evaluation of `network` as it is then, with the training environments' statistics."""
+    def evaluator(self) -> Evaluate:
+        """Greedy evaluation of the network as it is then, with the training environments' statistics."""
         make = eval_envs(self.config, self.env, statistics=self.envs.statistics)
-        return lambda num_episodes, asked: evaluate(network, make, num_episodes=num_episodes, device=self.device, asked=asked)
-
-
-def require_network_memory(config: TrainConfig, spaces: dict[str, Any], device: str, *, copies: int = 1) -> None:
-    """Raises UserError where the row's network, this many times, does not fit on the device. It is counted without allocating it."""
-    try:
-        with torch.device("meta"), torch.random.fork_rng(devices=[]):
-            network = config.spec.build_network(config.settings, spaces)
-        size = sum(tensor.numel() * tensor.element_size() for tensor in (*network.parameters(), *network.buffers()))
-    except Exception:  # a network of somebody's own that cannot be built so: it is built as it is
-        return
-    require_memory(copies * size, device=device, what=f"training a network of {format_bytes(size)}", remedy="make its layers smaller")
+        return lambda num_episodes, asked: evaluate(self.network, make, num_episodes=num_episodes, device=self.device, asked=asked)
 
 
 def env_source(config: TrainConfig, env: EnvSource | None) -> EnvSource:
@@ -156,9 +134,11 @@ def describe_spaces(envs: VectorEnvs) -> dict[str, Any]:
     return {"obs_shape": list(obs.shape or ()), "obs_dtype": str(obs.dtype), "action": action, **counted}
 
 
-def require_row_spaces(spec: AlgorithmSpec, envs: VectorEnvs) -> None:
-    """Raises SpaceError unless the row takes these environments' observations and actions."""
-    require_spaces(spec.name, envs.single_observation_space, envs.single_action_space, observations=spec.observations, actions=spec.actions)
+def require_row_spaces(config: TrainConfig, envs: VectorEnvs) -> None:
+    """Raises SpaceError unless the row, with the torso it has, takes these environments' observations and actions."""
+    observations = config.spec.observations_of(config.settings)
+    spaces = envs.single_observation_space, envs.single_action_space
+    require_spaces(config.algo, *spaces, observations=observations, actions=config.spec.actions)
 
 
 def planned_updates(config: TrainConfig) -> int | None:
@@ -169,11 +149,10 @@ def planned_updates(config: TrainConfig) -> int | None:
     return UpdatePlan(s.train_frequency, s.gradient_steps).updates_until(config.total_timesteps, learning_starts=s.learning_starts)
 
 
-def prepare(config: TrainConfig, env: EnvSource | None, *, small: bool) -> Setup:
-    """Make the environments and resolve every `auto`. `small` says that the network is a small MLP."""
-    source = env_source(config, env)
+def prepare(config: TrainConfig, env: EnvSource | None) -> Setup:
+    """Make the environments and the network, and resolve every `auto` by what the network says of itself."""
+    source, seeds = env_source(config, env), Seeds.of(config.seed)
     check_sanity(config)
-    device, threads = resolve_device(config.device, small=small), resolve_threads(config.threads, small=small)
     envs = make_envs(
         source,
         num_envs=config.num_envs,
@@ -183,28 +162,61 @@ def prepare(config: TrainConfig, env: EnvSource | None, *, small: bool) -> Setup
         gamma=getattr(config.settings, "gamma", 0.99),
     )
     try:
-        require_row_spaces(config.spec, envs)
-        compiles = resolve_compile(
-            config.compile,
-            device=torch.device(device.value),
+        require_row_spaces(config, envs)
+        spaces = describe_spaces(envs)
+        network = build_network(config, spaces, seeds.network)
+        found = resolve(
+            network.facts,
+            device=config.device,
+            threads=config.threads,
+            compile=config.compile,
             planned_updates=planned_updates(config),
-            recurrent=not small,
             num_quantiles=getattr(config.settings, "num_quantiles", 0),
         )
-    except UserError:
+        device = torch.device(found.device.value)
+        _require_network_memory(network, found.device.value, copies=5)  # beside it: target, gradient, two moments
+        network = network.to(device)
+    except BaseException:
         envs.close()
         raise
-    torch.set_num_threads(int(threads.value))
-    if device.value.startswith("cuda"):
-        # LSTMs and convolutions are cuDNN's, which takes TF32 by torch's default: the layers around them then may too.
-        torch.set_float32_matmul_precision("highest" if small else "high")
+    torch.set_num_threads(int(found.threads.value))
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision(found.precision.value)
     notes = {
-        "device": f"{device.value} ({device.why})",
-        "threads": f"{threads.value} ({threads.why})",
-        "compile": f"{'on' if compiles.on else 'off'} ({compiles.why})",
+        **{name: f"{what.value} ({what.why})" for name, what in found._asdict().items()},
         "speed": speed_note(),
         "vectorization": BACKENDS[config.vectorization],
         "resume": envs.resume_note or "exact on the CPU",
     }
-    resolved = config.replace(device=device.value, threads=int(threads.value), compile=compiles.on)
-    return Setup(resolved, envs, torch.device(device.value), Seeds.of(config.seed), describe_spaces(envs), notes, source)
+    resolved = config.replace(device=found.device.value, threads=int(found.threads.value), compile=found.compile.value == "on")
+    return Setup(resolved, envs, network, device, seeds, spaces, notes, source)
+
+
+def build_network(config: TrainConfig, spaces: Mapping[str, Any], seed: int) -> Network:
+    """The row's network, initialised from its own seed without touching torch's global generator; with one thread, whatever the run has,
+    so that the seed alone decides."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            _require_fit(config, spaces)
+            torch.manual_seed(seed)
+            return config.spec.build_network(config.settings, spaces)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _require_fit(config: TrainConfig, spaces: Mapping[str, Any]) -> None:
+    """Raises UserError where the row's network does not fit into memory. It is counted without allocating it."""
+    try:
+        with torch.device("meta"):
+            network = config.spec.build_network(config.settings, spaces)
+    except Exception:  # a network of somebody's own that cannot be built so: it is built as it is
+        return
+    _require_network_memory(network, "cpu")
+
+
+def _require_network_memory(network: Network, device: str, *, copies: int = 1) -> None:
+    """Raises UserError where the network, this many times, does not fit on the device."""
+    size = sum(tensor.numel() * tensor.element_size() for tensor in (*network.parameters(), *network.buffers()))
+    require_memory(copies * size, device=device, what=f"training a network of {format_bytes(size)}", remedy="make its layers smaller")

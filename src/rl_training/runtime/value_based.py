@@ -100,7 +100,7 @@ def train_value_based(setup: Setup, options: RunOptions, made: ValueParts) -> Tr
         learner=learner,
         actor=actor,
         replay=replay,
-        evaluate=setup.evaluator(network),
+        evaluate=setup.evaluator(),
         spaces=setup.spaces,
         exploration_rate=lambda env_steps: float(np.mean(behaviour.epsilon(env_steps))),
         notes=setup.notes,

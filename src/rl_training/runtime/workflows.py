@@ -28,11 +28,11 @@ from rl_training.runtime.policy import Policy
 from rl_training.runtime.run import TrainResult
 from rl_training.runtime.setup import (
     Seeds,
+    build_network,
     describe_spaces,
     env_source,
     eval_envs,
     require_allowed_env,
-    require_network_memory,
     require_row_spaces,
 )
 from rl_training.runtime.signals import listening
@@ -209,13 +209,11 @@ def fresh_policy(config: TrainConfig, env: EnvSource | None = None) -> Policy:
     """The untrained policy a run of this config would start from."""
     envs = make_envs(env_source(config, env), num_envs=1, seed=config.seed, env_kwargs=config.env_kwargs)
     try:
-        require_row_spaces(config.spec, envs)
+        require_row_spaces(config, envs)
         spaces = describe_spaces(envs)
     finally:
         envs.close()
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(Seeds.of(config.seed).network)
-        network = config.spec.build_network(config.settings, spaces)
+    network = build_network(config, spaces, Seeds.of(config.seed).network)
     return Policy(network, spaces, epsilon=_exploration(config))
 
 
@@ -276,9 +274,7 @@ def _moved(
 def _policy(checkpoint: Checkpoint, device: str) -> Policy:
     spaces, config, model = checkpoint.spaces, checkpoint.config, checkpoint.load_model()
     try:
-        with torch.random.fork_rng(devices=[]):
-            require_network_memory(config, spaces, device)
-            network = config.spec.build_network(config.settings, spaces)
+        network = build_network(config, spaces, Seeds.of(config.seed).network)
         network.load_state_dict(model)
         normalizer = _observation_normalizer(checkpoint, tuple(spaces["obs_shape"]))
     except UserError:

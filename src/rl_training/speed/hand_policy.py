@@ -13,8 +13,8 @@ from rl_training.algorithms.ppo import PPO, MinibatchLosses
 from rl_training.algorithms.recurrent_ppo import initial_state
 from rl_training.models.actor_critic import MLPActorCritic
 from rl_training.models.distributions import Categorical, DiagonalGaussian, Distribution, MultiCategorical
-from rl_training.models.recurrent.lstm_actor_critic import LSTMActorCritic
-from rl_training.speed.tapes import PolicyGradients, has_policy_tape, taped_lstm_policy, taped_mlp_policy
+from rl_training.models.recurrent.actor_critic import RecurrentActorCritic
+from rl_training.speed.tapes import PolicyGradients, has_policy_tape, taped_mlp_policy, taped_recurrent_policy
 from rl_training.types import Batch
 
 
@@ -50,9 +50,9 @@ class HandGradient:
         return MinibatchLosses(policy.log_prob, old_log_probs, surrogate, fit, policy.entropy, mask, clip), gradient
 
 
-def _taped(network: MLPActorCritic | LSTMActorCritic, batch: Batch) -> tuple[Tensor, Tensor, PolicyGradients]:
-    if isinstance(network, LSTMActorCritic):
-        return taped_lstm_policy(network, batch["obs"], initial_state(batch))
+def _taped(network: MLPActorCritic | RecurrentActorCritic, batch: Batch) -> tuple[Tensor, Tensor, PolicyGradients]:
+    if isinstance(network, RecurrentActorCritic):
+        return taped_recurrent_policy(network, batch["obs"], initial_state(batch))
     return taped_mlp_policy(network, batch["obs"])
 
 

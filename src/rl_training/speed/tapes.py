@@ -18,7 +18,7 @@ from rl_training.models.actor_critic import ActorCriticHeads, MLPActorCritic
 from rl_training.models.heads import CategoricalHead, Draws, QuantileHead, ScalarHead, StreamHead
 from rl_training.models.layers import Stream
 from rl_training.models.q_network import CoreState, QNetwork
-from rl_training.models.recurrent.lstm_actor_critic import LSTMActorCritic
+from rl_training.models.recurrent.actor_critic import RecurrentActorCritic
 from rl_training.models.stack import RELU, TANH, Activation
 from rl_training.models.torsos import MLPTorso
 
@@ -170,8 +170,10 @@ def taped_q_network(network: QNetwork, obs: Tensor, draws: Draws) -> tuple[Tenso
 
 
 def has_policy_tape(network: Any) -> bool:
-    """Whether `taped_mlp_policy` or `taped_lstm_policy` says what `network.forward` says: only of what is exactly ours."""
-    return type(network) in (MLPActorCritic, LSTMActorCritic) and not overrides(network, type(network), "forward")
+    """Whether `taped_mlp_policy` or `taped_recurrent_policy` says what `network.forward` says: only of what is exactly ours."""
+    if isinstance(network, RecurrentActorCritic):  # any encoder and core: they go through autograd
+        return type(network.heads) is ActorCriticHeads and not overrides(network, RecurrentActorCritic, "forward", "unroll_core")
+    return type(network) is MLPActorCritic and not overrides(network, MLPActorCritic, "forward")
 
 
 PolicyGradients: TypeAlias = Callable[[Tensor, Tensor], Sequence[Tensor | None]]
@@ -206,10 +208,10 @@ def taped_mlp_policy(network: MLPActorCritic, obs: Tensor) -> tuple[Tensor, Tens
     return outputs, values, lambda grad_outputs, grad_values: pullback(grad_outputs, grad_values)[0]
 
 
-def taped_lstm_policy(network: LSTMActorCritic, obs: Tensor, state: CoreState | None) -> tuple[Tensor, Tensor, PolicyGradients]:
-    """`LSTMActorCritic.forward`: the heads by hand, the LSTM and what is below it by autograd."""
+def taped_recurrent_policy(network: RecurrentActorCritic, obs: Tensor, state: CoreState | None) -> tuple[Tensor, Tensor, PolicyGradients]:
+    """`RecurrentActorCritic.forward`: the heads by hand, the core and what is below it by autograd."""
     state = network.initial_state(obs.shape[1]) if state is None else state
-    body = [*network.lstm.parameters(), *network.encoder.parameters()]
+    body = [*network.core.parameters(), *network.encoder.parameters()]
     with torch.enable_grad():
         core, _ = network.unroll_core(obs, state)
     with torch.no_grad():
@@ -217,6 +219,6 @@ def taped_lstm_policy(network: LSTMActorCritic, obs: Tensor, state: CoreState | 
 
     def gradients(grad_outputs: Tensor, grad_values: Tensor) -> Sequence[Tensor | None]:
         grads, grad_core = pullback(grad_outputs.flatten(0, 1), grad_values.flatten())
-        return [*torch.autograd.grad(core, body, grad_core.view_as(core)), *grads]
+        return [*torch.autograd.grad(core, body, grad_core.view_as(core), allow_unused=True), *grads]
 
     return outputs.view(*obs.shape[:2], -1), values.view(obs.shape[:2]), gradients

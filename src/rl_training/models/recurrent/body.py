@@ -1,0 +1,55 @@
+"""What every recurrent network is made of before its heads: encoder, then core."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rl_training.models.network import CoreState, Facts, facts_of
+from rl_training.models.recurrent.cores import Core
+
+
+class RecurrentBody(nn.Module):
+    """obs → encoder → core.
+
+    With `skip` the encoder's features go to the heads beside the core's output: what is seen now does not have to pass through the memory,
+    whose cells may saturate over an episode much longer than the sequences it learns from.
+    """
+
+    def __init__(self, encoder: nn.Module, core: Core, *, skip: bool = False) -> None:
+        super().__init__()
+        self.skip = skip
+        self.core = core  # first: see `in_cudnns_order`
+        self.encoder = encoder
+        self.register_load_state_dict_pre_hook(_with_names_of_now)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+
+    @property
+    def facts(self) -> Facts:
+        return facts_of(self, recurrent=True)
+
+    def initial_state(self, batch_size: int) -> CoreState:
+        return self.core.initial_state(batch_size)
+
+    def reset_state(self, state: CoreState, episode_starts: Tensor) -> CoreState:
+        """Zeros where an episode starts ([B], true or 1), else unchanged."""
+        return self.core.reset_state(state, episode_starts)
+
+    def unroll_core(self, obs: Tensor, state: CoreState, episode_starts: Tensor | None = None) -> tuple[Tensor, CoreState]:
+        """The part before the heads: [T, B, ...] → [T, B, F] and the state after the last step."""
+        features: Tensor = self.encoder(obs.flatten(0, 1)).unflatten(0, obs.shape[:2])
+        core, after = self.core.unroll(features, state, episode_starts)
+        return torch.cat([core, features], -1) if self.skip else core, after
+
+    def step_core(self, obs: Tensor, state: CoreState) -> tuple[Tensor, CoreState]:
+        """One step, [B, ...] → [B, F] and the state after it; equal to `unroll_core` up to rounding."""
+        features = self.encoder.forward(obs)
+        core, after = self.core.step(features, state)
+        return torch.cat([core, features], -1) if self.skip else core, after
+
+
+def _with_names_of_now(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    """Checkpoints of the first format have an LSTM's weights as `lstm.…`, from when it could be nothing else."""
+    for name in [name for name in state if name.startswith(f"{prefix}lstm.")]:
+        state[f"{prefix}core.{name[len(prefix) :]}"] = state.pop(name)

@@ -1,0 +1,73 @@
+"""The parts of recurrent networks from plain keywords: any torso before any core before any head."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from torch import nn
+from typing_extensions import Unpack
+
+from rl_training.models.actor_critic import ActorCriticHeads, orthogonal_
+from rl_training.models.distributions import Distribution
+from rl_training.models.heads import Head, HeadKeywords, HeadKind, make_head
+from rl_training.models.recurrent.cores import Core, LSTMCore, MakeCore
+from rl_training.models.stack import ACTIVATIONS, ActivationName
+from rl_training.models.torsos import MLPTorso, Torso, features_dim_of, make_encoder
+
+
+def recurrent_q_parts(
+    obs_shape: Sequence[int],
+    action_dim: int,
+    *,
+    features_dim: int,
+    encoder_hidden_sizes: Sequence[int],
+    head_hidden_sizes: Sequence[int],
+    hidden_size: int,
+    num_layers: int,
+    make_core: MakeCore = LSTMCore,
+    torso: Torso | None = None,
+    skip: bool = False,
+    head: HeadKind = "scalar",
+    **keywords: Unpack[HeadKeywords],
+) -> tuple[Torso, Core, Head]:
+    """What a RecurrentQNetwork is made of; the encoder's layers are `encoder_hidden_sizes` and `features_dim`."""
+    reads = hidden_size + (features_dim if skip else 0)
+    top = make_head(head, reads, action_dim, hidden_sizes=head_hidden_sizes, **keywords)
+    sizes = [*encoder_hidden_sizes, features_dim]
+    core = make_core(features_dim_of(obs_shape, sizes, torso), hidden_size, num_layers)
+    encoder = make_encoder(obs_shape, sizes, torso=torso)
+    return encoder, core, top
+
+
+def recurrent_actor_critic_parts(
+    obs_shape: Sequence[int],
+    distribution: Distribution,
+    *,
+    features_dim: int | None,
+    encoder_hidden_sizes: Sequence[int],
+    head_hidden_sizes: Sequence[int],
+    hidden_size: int,
+    num_layers: int,
+    make_core: MakeCore = LSTMCore,
+    torso: Torso | None = None,
+    activation: ActivationName = "tanh",
+    log_std_init: float = 0.0,
+) -> tuple[Torso, Core, ActorCriticHeads]:
+    """What a RecurrentActorCritic is made of; the encoder's layers are `encoder_hidden_sizes` and `features_dim` (None: no such layer).
+
+    Matrices start orthogonal, those of the fully connected layers with gain √2 and of the core with 1 (Huang et al. 2022); biases at zero.
+    """
+    sizes = [*encoder_hidden_sizes, *([] if features_dim is None else [features_dim])]
+    core = make_core(features_dim_of(obs_shape, sizes, torso), hidden_size, num_layers)
+    encoder = make_encoder(obs_shape, sizes, ACTIVATIONS[activation], torso)
+    heads = ActorCriticHeads(hidden_size, distribution, head_hidden_sizes, activation, log_std_init)
+    for part in encoder.modules():
+        if isinstance(part, MLPTorso):  # a torso that was given starts as its author wants
+            orthogonal_(part, math.sqrt(2))
+    for parameter in core.parameters():
+        if parameter.ndim > 1:
+            nn.init.orthogonal_(parameter)
+        else:
+            nn.init.zeros_(parameter)
+    return encoder, core, heads

@@ -1,0 +1,90 @@
+"""What `auto` resolves to, from what the network says of itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from rl_training.errors import ConfigError
+from rl_training.experiment.registry import register_algorithm
+from rl_training.models import Facts
+from rl_training.runtime import setup
+from rl_training.runtime.devices import LARGE_MLP, Resources, resolve
+from value_rows import config_of
+
+MLP = Facts(10_000, recurrent=False, convolutional=False)
+LARGE = MLP._replace(parameters=LARGE_MLP)
+RECURRENT = MLP._replace(recurrent=True)
+IMAGES = MLP._replace(convolutional=True)
+
+
+def resolved(facts: Facts, **asked: Any) -> Resources:
+    return resolve(facts, **{"device": "auto", "threads": "auto", "compile": "auto", "planned_updates": 10**6, **asked})
+
+
+@pytest.mark.parametrize(("facts", "device"), [(MLP, "cpu"), (LARGE, "cuda"), (RECURRENT, "cuda"), (IMAGES, "cuda")])
+def test_a_gpu_is_taken_by_a_network_that_is_worth_it(monkeypatch: pytest.MonkeyPatch, facts: Facts, device: str) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert resolved(facts).device == ("cpu", "torch sees no GPU")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    found = resolved(facts)
+    assert found.device.value == device
+    assert resolved(facts, device="cpu").device == ("cpu", "as configured")
+    assert resolved(facts, device="cuda").device == ("cuda", "as configured")
+
+
+@pytest.mark.parametrize(("facts", "threads"), [(MLP, "1"), (LARGE, "3"), (RECURRENT, "3"), (IMAGES, "3")])
+def test_threads(monkeypatch: pytest.MonkeyPatch, facts: Facts, threads: str) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert resolved(facts, device="cpu").threads.value == threads
+    assert resolved(facts, device="cpu", threads=5).threads == ("5", "as configured")
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    monkeypatch.setattr("os.cpu_count", lambda: 64)
+    assert resolved(facts, device="cpu").threads.value == ("1" if facts is MLP else "8")
+
+
+@pytest.mark.parametrize(("facts", "precision"), [(MLP, "highest"), (LARGE, "highest"), (RECURRENT, "high"), (IMAGES, "high")])
+def test_tf32_is_for_what_cudnn_computes_so_anyway(monkeypatch: pytest.MonkeyPatch, facts: Facts, precision: str) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert resolved(facts, device="cuda").precision.value == precision
+    assert resolved(facts, device="cpu").precision.value == "highest"
+
+
+def test_convolutions_and_cores_are_not_compiled_unasked() -> None:
+    for facts, why in ((RECURRENT, "LSTM"), (IMAGES, "convolutions")):
+        found = resolved(facts, device="cpu").compile
+        assert found.value == "off" and (why in found.why or "compiler" in found.why)
+
+
+def test_a_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match="torch sees no GPU"):
+        resolved(MLP, device="cuda")
+
+
+def test_a_network_is_built_once_and_closes_its_environments_where_it_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[torch.Tensor] = []
+
+    def network(settings: Any, spaces: Any) -> torch.nn.Module:
+        assert torch.get_num_threads() == 1  # so that the seed alone decides
+        drawn = torch.rand(1)
+        if drawn.is_meta:  # counted before it is allocated
+            return torch.nn.Linear(4, 2)
+        built.append(drawn)
+        if len(built) > 2:
+            raise RuntimeError("no such network")
+        return torch.nn.Linear(4, 2)
+
+    monkeypatch.setattr("rl_training.experiment.registry._TABLE", {})
+    register_algorithm("dqn", trainer="rl_training.runtime.dqn_trainer:train_dqn", network=network, summary="plain")
+    before = torch.get_rng_state()
+    first, second = (setup.prepare(config_of("dqn"), None) for _ in range(2))
+    assert len(built) == 2 and torch.equal(built[0], built[1]) and torch.equal(before, torch.get_rng_state())
+    assert first.network is not second.network and first.notes["precision"] == "highest (float32)"
+    closed: list[bool] = []
+    monkeypatch.setattr("rl_training.envs.vector.VectorEnvs.close", lambda self: closed.append(True))
+    with pytest.raises(RuntimeError, match="no such network"):
+        setup.prepare(config_of("dqn"), None)
+    assert closed == [True]
