@@ -377,7 +377,7 @@ def test_buffers_that_settings_determine_are_not_saved(kind: Any) -> None:
 @pytest.mark.parametrize("activate_last", [False, True])
 @pytest.mark.parametrize("depth", [1, 3])
 def test_the_hand_written_stack_has_autograd_s_gradients(activation: Any, activate_last: bool, depth: int) -> None:
-    from rl_training.models.stack import ACTIVATIONS, layer_parameters, linear_stack
+    from rl_training.models.mlp_layers import ACTIVATIONS, layer_parameters, linear_stack
     from rl_training.speed.tapes import taped_stack
 
     torch.manual_seed(0)

@@ -13,7 +13,7 @@ from rl_training.algorithms import PPO, RecurrentPPO
 from rl_training.data import RolloutBuffer
 from rl_training.models import Categorical, LSTMActorCritic
 from rl_training.models.actor_critic import ActorCritic
-from rl_training.models.q_network import CoreState
+from rl_training.models.network import CoreState
 from rl_training.speed.tapes import taped_recurrent_policy
 
 pytestmark = pytest.mark.numeric

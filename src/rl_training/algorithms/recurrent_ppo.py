@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rl_training.algorithms.ppo import PPO, Evaluation
 from rl_training.data.rollout_buffer import RolloutBuffer
-from rl_training.models.q_network import CoreState
+from rl_training.models.network import CoreState
 from rl_training.types import Batch
 
 

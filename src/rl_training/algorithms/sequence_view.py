@@ -12,7 +12,7 @@ from rl_training.algorithms.backups import Backup, Bootstrap, Seen
 from rl_training.algorithms.value_losses import take_action
 from rl_training.algorithms.views import Aligned, RunPasses, in_turn
 from rl_training.models.heads import Draws
-from rl_training.models.q_network import CoreState
+from rl_training.models.network import CoreState
 from rl_training.types import Batch
 
 

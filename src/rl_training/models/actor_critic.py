@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from rl_training.models.distributions import DiagonalGaussian, Distribution
 from rl_training.models.heads import NO_DRAWS, Draws
 from rl_training.models.layers import Stream
+from rl_training.models.mlp_layers import ACTIVATIONS, ActivationName
 from rl_training.models.network import CoreState, Facts, Role, facts_of
-from rl_training.models.stack import ACTIVATIONS, ActivationName
 from rl_training.models.torsos import MLPTorso
 
 if TYPE_CHECKING:

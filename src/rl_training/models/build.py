@@ -12,8 +12,8 @@ from typing_extensions import Unpack
 from rl_training.models.actor_critic import ActorCriticHeads, FeedForwardActorCritic, MLPActorCritic
 from rl_training.models.distributions import Distribution
 from rl_training.models.heads import HeadKeywords, HeadKind, make_head
+from rl_training.models.mlp_layers import ActivationName
 from rl_training.models.q_network import QNetwork
-from rl_training.models.stack import ActivationName
 from rl_training.models.torsos import Torso, make_encoder
 
 

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rl_training.models.stack import RELU, Activation, layer_parameters, linear_stack
+from rl_training.models.mlp_layers import RELU, Activation, layer_parameters, linear_stack
 
 
 class NoisyLinear(nn.Module):

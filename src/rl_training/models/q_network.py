@@ -10,10 +10,8 @@ from torch import Tensor, nn
 
 from rl_training.models.heads import NO_DRAWS, Draws, Head, ScalarHead
 from rl_training.models.layers import factorised_noise
-from rl_training.models.network import CoreState as CoreState  # imported from here, too
-from rl_training.models.network import Facts, facts_of
-from rl_training.models.network import Role as Role
-from rl_training.models.stack import linear_stack
+from rl_training.models.mlp_layers import linear_stack
+from rl_training.models.network import CoreState, Facts, Role, facts_of
 from rl_training.models.torsos import MLPTorso
 
 if TYPE_CHECKING:

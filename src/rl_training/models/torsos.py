@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from rl_training.models.stack import RELU, Activation, layer_parameters, linear_stack
+from rl_training.models.mlp_layers import RELU, Activation, layer_parameters, linear_stack
 
 
 class Torso(nn.Module, ABC):

@@ -18,8 +18,9 @@ from torch import Tensor
 from rl_training.models.actor_critic import MLPActorCritic
 from rl_training.models.heads import CategoricalHead, Head, QuantileHead, ScalarHead, StreamHead
 from rl_training.models.layers import Stream
-from rl_training.models.q_network import CoreState, QNetwork
-from rl_training.models.stack import RELU, TANH, Activation, layer_parameters
+from rl_training.models.mlp_layers import RELU, TANH, Activation, layer_parameters
+from rl_training.models.network import CoreState
+from rl_training.models.q_network import QNetwork
 from rl_training.models.torsos import MLPTorso
 from rl_training.speed.tapes import overrides
 

@@ -19,7 +19,7 @@ def split_like(module: nn.Module, flat: Tensor) -> list[Tensor]:
 def parameters_from(module: nn.Module, tensors: Sequence[Tensor]) -> Iterator[None]:
     """Inside, `module` computes with these tensors in place of its parameters (in the order of `parameters()`).
 
-    `torch.func.functional_call` does not do here: layers keep tuples of their parameters (stack.py), and nn.LSTM a list of its own.
+    `torch.func.functional_call` does not do here: layers keep tuples of their parameters (mlp_layers.py), and nn.LSTM a list of its own.
     """
     given = {id(p): tensor for p, tensor in zip(list(module.parameters()), tensors, strict=True)}
     saved = [(part, dict(part._parameters), dict(vars(part))) for part in module.modules()]

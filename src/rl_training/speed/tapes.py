@@ -17,9 +17,10 @@ from torch import Tensor
 from rl_training.models.actor_critic import ActorCriticHeads, MLPActorCritic
 from rl_training.models.heads import CategoricalHead, Draws, QuantileHead, ScalarHead, StreamHead
 from rl_training.models.layers import Stream
-from rl_training.models.q_network import CoreState, QNetwork
+from rl_training.models.mlp_layers import RELU, TANH, Activation
+from rl_training.models.network import CoreState
+from rl_training.models.q_network import QNetwork
 from rl_training.models.recurrent.actor_critic import RecurrentActorCritic
-from rl_training.models.stack import RELU, TANH, Activation
 from rl_training.models.torsos import MLPTorso
 
 Pullback: TypeAlias = Callable[[Tensor], tuple[list[Tensor], Tensor]]

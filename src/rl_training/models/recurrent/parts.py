@@ -11,8 +11,8 @@ from typing_extensions import Unpack
 from rl_training.models.actor_critic import ActorCriticHeads, orthogonal_
 from rl_training.models.distributions import Distribution
 from rl_training.models.heads import Head, HeadKeywords, HeadKind, make_head
+from rl_training.models.mlp_layers import ACTIVATIONS, ActivationName
 from rl_training.models.recurrent.cores import Core, LSTMCore, MakeCore
-from rl_training.models.stack import ACTIVATIONS, ActivationName
 from rl_training.models.torsos import MLPTorso, Torso, features_dim_of, make_encoder
 
 

@@ -1,4 +1,4 @@
-"""A stack of linear layers with ReLU or tanh between them, called on the bare parameters.
+"""The layers of an MLP, with ReLU or tanh between them, called on the bare parameters.
 
 At the size of these networks the calls of nested modules show beside the products they make.
 """
