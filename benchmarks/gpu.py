@@ -64,7 +64,7 @@ def parts_of(algo: str, device: str, *, steps: int = 200, **changes: Any) -> Any
     from rl_training.runtime import dqn_trainer, drqn_trainer
     from rl_training.runtime.actor import Actor
     from rl_training.runtime.behaviour import EpsilonGreedy
-    from rl_training.runtime.setup import prepare as set_up
+    from rl_training.runtime.trainer_setup import prepare as set_up
 
     setup = set_up(config_of(algo, device, **changes), None)
     if algo in RECURRENT:
@@ -184,7 +184,7 @@ def learner(options: Any, device: torch.device) -> list[Result]:
         }
         contenders = {name: repeat_for(each, options.seconds) for name, each in work.items()}
         again = synchronized(updates_of(make(), batch, beta, device)[0], device)
-        torch.set_float32_matmul_precision("high")  # what a recurrent run has anyway: see runtime/setup.py
+        torch.set_float32_matmul_precision("high")  # what a recurrent run has anyway: see runtime/trainer_setup.py
         contenders["ours, one graph, TF32"] = repeat_for(again, options.seconds)
         results.append(compare(case, "updates/s", contenders, rounds=options.rounds, ours="ours, one graph"))
     return results

@@ -15,7 +15,7 @@ from rl_training.errors import ConfigError
 from rl_training.experiment.checkpointing import open_checkpoint
 from rl_training.experiment.config import TrainConfig, load_config
 from rl_training.runtime.sanity import check_sanity
-from rl_training.runtime.setup import prepare
+from rl_training.runtime.trainer_setup import prepare
 from rl_training.runtime.workflows import resume_training, train
 from test_dqn_trainer_smoke import smoke_config
 from test_ppo_trainer_smoke import small_config

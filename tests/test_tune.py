@@ -19,7 +19,7 @@ from rl_training.ledger.records import Record
 from rl_training.ledger.runner import Outcome, Work
 from rl_training.ledger.suites import Plan
 from rl_training.ledger.tune import RATIO, Search, make_search, rounds, space_of, tune
-from rl_training.runtime.setup import planned_updates
+from rl_training.runtime.trainer_setup import planned_updates
 
 BASE: dict[str, Any] = {
     "algo": "dqn",

@@ -13,7 +13,7 @@ from rl_training.runtime import dqn_trainer, drqn_trainer
 from rl_training.runtime.accelerate import accelerate_learner
 from rl_training.runtime.actor import Actor
 from rl_training.runtime.behaviour import EpsilonGreedy
-from rl_training.runtime.setup import prepare
+from rl_training.runtime.trainer_setup import prepare
 from rl_training.runtime.value_based import ValueParts
 
 CPU = torch.device("cpu")

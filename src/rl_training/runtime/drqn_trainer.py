@@ -17,7 +17,7 @@ from rl_training.models.network import RecurrentValueNetwork
 from rl_training.models.recurrent import RecurrentQNetwork, recurrent_q_parts
 from rl_training.runtime.actor import ReplayFeed
 from rl_training.runtime.run import RunOptions, TrainResult
-from rl_training.runtime.setup import Setup, prepare
+from rl_training.runtime.trainer_setup import Setup, prepare
 from rl_training.runtime.value_based import ValueParts, head_keywords, learner_keywords, replay_keywords, train_value_based
 
 

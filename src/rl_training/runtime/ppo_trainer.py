@@ -19,7 +19,7 @@ from rl_training.runtime.actor import Actor, RolloutFeed
 from rl_training.runtime.behaviour import Sampling
 from rl_training.runtime.on_policy import train_on_policy
 from rl_training.runtime.run import Parts, Run, RunOptions, TrainResult
-from rl_training.runtime.setup import Setup, prepare
+from rl_training.runtime.trainer_setup import Setup, prepare
 
 
 def build_network(settings: PPOSettings, spaces: Mapping[str, Any]) -> ActorCritic:

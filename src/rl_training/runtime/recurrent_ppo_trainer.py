@@ -14,7 +14,7 @@ from rl_training.models.distributions import make_distribution
 from rl_training.models.recurrent import RecurrentActorCritic, recurrent_actor_critic_parts
 from rl_training.runtime.ppo_trainer import learner_keywords, train_actor_critic
 from rl_training.runtime.run import RunOptions, TrainResult
-from rl_training.runtime.setup import prepare
+from rl_training.runtime.trainer_setup import prepare
 
 
 def build_network(settings: RecurrentPPOSettings, spaces: Mapping[str, Any]) -> RecurrentActorCritic:

@@ -18,7 +18,7 @@ from rl_training.runtime.behaviour import EpsilonGreedy
 from rl_training.runtime.cadence import UpdatePlan
 from rl_training.runtime.off_policy import train_off_policy
 from rl_training.runtime.run import Parts, Run, RunOptions, TrainResult
-from rl_training.runtime.setup import Setup
+from rl_training.runtime.trainer_setup import Setup
 from rl_training.runtime.updates import SampledUpdates
 from rl_training.types import Array
 

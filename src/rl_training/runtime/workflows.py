@@ -25,8 +25,10 @@ from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.evaluator import MAX_ENVS, evaluate
 from rl_training.runtime.observations import WrappedObservations
 from rl_training.runtime.policy import Policy
+from rl_training.runtime.rendering import rendering
 from rl_training.runtime.run import TrainResult
-from rl_training.runtime.setup import (
+from rl_training.runtime.signals import listening
+from rl_training.runtime.trainer_setup import (
     Seeds,
     build_network,
     describe_spaces,
@@ -35,8 +37,6 @@ from rl_training.runtime.setup import (
     require_allowed_env,
     require_row_spaces,
 )
-from rl_training.runtime.signals import listening
-from rl_training.runtime.watching import watching
 
 
 def train(
@@ -126,7 +126,7 @@ def evaluate_checkpoint(
     config = checkpoint.config
     require_allowed_env(config.env_id, source=checkpoint.path, env=env)
     torch.set_num_threads(int(config.threads) if config.threads != "auto" else 1)
-    with watching(render=render, record=record, num_episodes=num_episodes) as watch:
+    with rendering(render=render, record=record, num_episodes=num_episodes) as watch:
         make_any = eval_envs(config, env_source(config, env), statistics=lambda: statistics, seed=seed, watch=watch)
         make = partial(_make_fitting, make_any, checkpoint)
         max_envs = MAX_ENVS if watch is None else 1

@@ -1,4 +1,4 @@
-"""Watching a policy play: in a window, or in a video file through Gymnasium's RecordVideo (extra `video`)."""
+"""Rendering a policy that plays: in a window, or in a video file through Gymnasium's RecordVideo (extra `video`)."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from rl_training.envs.episodes import one_line
 from rl_training.errors import RunError, UserError
 
 
-class Watch(NamedTuple):
-    """How an evaluation is watched: the render mode its environment is made with, and what wraps it."""
+class Rendering(NamedTuple):
+    """How an evaluation is rendered: the render mode its environment is made with, and what wraps it."""
 
     render_mode: str
     wrap: Callable[[gym.Env[Any, Any]], gym.Env[Any, Any]]
 
 
 @contextlib.contextmanager
-def watching(*, render: bool, record: str | Path | None, num_episodes: int) -> Iterator[Watch | None]:
+def rendering(*, render: bool, record: str | Path | None, num_episodes: int) -> Iterator[Rendering | None]:
     """Nothing, a window, or a video file that is there, whole, when the block has ended well."""
     if record is None:
-        yield Watch("human", _shown) if render else None
+        yield Rendering("human", _shown) if render else None
         return
     if render:
         raise UserError("render and record: choose one, an environment has one render mode")
@@ -50,7 +50,7 @@ def watching(*, render: bool, record: str | Path | None, num_episodes: int) -> I
             # One file per episode: RecordVideo keeps a recording's frames in memory until it is written.
             return gym.wrappers.RecordVideo(env, str(episodes), episode_trigger=lambda episode: episode < num_episodes, name_prefix="of")
 
-        yield Watch("rgb_array", recorded)
+        yield Rendering("rgb_array", recorded)
         parts = [episodes / f"of-episode-{episode}.mp4" for episode in range(num_episodes)]
         os.replace(_joined(parts, Path(folder)), file)
 

@@ -23,8 +23,8 @@ from rl_training.runtime.accelerate import speed_note
 from rl_training.runtime.cadence import UpdatePlan
 from rl_training.runtime.devices import resolve
 from rl_training.runtime.evaluator import Evaluate, evaluate
+from rl_training.runtime.rendering import Rendering
 from rl_training.runtime.sanity import check_sanity
-from rl_training.runtime.watching import Watch
 
 BACKENDS = {
     "auto": "auto (one loop in this process)",
@@ -98,7 +98,7 @@ def require_allowed_env(env_id: str, *, source: Path, env: EnvSource | None) -> 
 
 
 def eval_envs(
-    config: TrainConfig, env: EnvSource, *, statistics: Callable[[], Any], seed: int | None = None, watch: Watch | None = None
+    config: TrainConfig, env: EnvSource, *, statistics: Callable[[], Any], seed: int | None = None, watch: Rendering | None = None
 ) -> Callable[[int], VectorEnvs]:
     """Makes evaluation environments: other episodes than training's, none longer than `eval_max_steps`, statistics frozen at what they
     are when made."""
