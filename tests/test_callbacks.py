@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rl_training import DQN, Callback, CheckpointEvery, SaveBest, StopAtReturn
-from rl_training.errors import UserError
+from rl_training.errors import RunError, UserError
 from rl_training.experiment.checkpointing import open_checkpoint
 from rl_training.runtime.run import Run
 from rl_training.types import EnvStep, UpdateResult
@@ -87,6 +87,14 @@ def test_save_best_keeps_a_copy_of_the_best_evaluation(tmp_path: Path, monkeypat
 def test_the_best_at_the_end_is_kept_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     agent(tmp_path).learn(callbacks=[Returns(monkeypatch, 1.0, 2.0, 3.0, 4.0), SaveBest(tmp_path / "best")])
     assert open_checkpoint(tmp_path / "best").step == 200
+
+
+def test_save_best_says_at_once_that_it_cannot_save_there(tmp_path: Path) -> None:
+    (tmp_path / "extension").mkdir()
+    (tmp_path / "extension" / "manifest.json").write_text('{"manifest_version": 3}')
+    with pytest.raises(RunError, match="exists and is no checkpoint of ours"):
+        agent(tmp_path).learn(callbacks=[SaveBest(tmp_path / "extension")])
+    assert [path.name for path in (tmp_path / "extension").iterdir()] == ["manifest.json"]
 
 
 def test_checkpoints_every_so_many_steps(tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ import json
 import os
 import pickle
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,10 @@ from rich.console import Console
 import ledger_runs
 from rl_training.cli import main
 from rl_training.errors import Interrupted, UserError
+from rl_training.ledger import runner
 from rl_training.ledger.display import Display
 from rl_training.ledger.judging import at_most, fallen_short, false_failures, pass_rate_at_least
-from rl_training.ledger.records import Record, differences, read_record, read_records
+from rl_training.ledger.records import Claim, Record, differences, read_record, read_records, write_record
 from rl_training.ledger.runner import Outcome, look, run_plans
 from rl_training.ledger.suites import Plan, load_suite, plan_groups, shipped_suites
 
@@ -91,6 +94,51 @@ def test_a_suite_that_is_not_there(suite_file: Path, capsys: pytest.CaptureFixtu
 
 
 # Running
+
+
+def test_two_suites_on_one_folder_share_its_runs(plans: list[Plan], tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    theirs = subprocess.Popen([sys.executable, "-c", OTHER_SUITE, str(tmp_path / "mine.yaml"), str(results)], cwd=Path(__file__).parent)
+    ours = run(plans, results)
+    assert theirs.wait(timeout=300) == 0
+    started = (tmp_path / "started").read_text().split()
+    assert sorted(started) == sorted(plan.name for plan in plans)  # each once, whoever began it
+    assert sorted(record.name for record in ours.records) == sorted(started) and not ours.failures
+    assert sorted(path.name for path in results.iterdir()) == sorted(f"{plan.name}.json" for plan in plans)
+
+
+OTHER_SUITE = """
+if __name__ == "__main__":
+    import sys
+    from pathlib import Path
+    import ledger_runs
+    from rl_training.ledger.display import Display
+    from rl_training.ledger.runner import run_plans
+    from rl_training.ledger.suites import load_suite, plan_groups
+    plans = [plan for group in plan_groups(load_suite(sys.argv[1])) for plan in group.plans]
+    display = Display(len(plans), 1, quiet=True)
+    outcome = run_plans(plans, Path(sys.argv[2]), jobs=2, display=display, work=ledger_runs.finish)
+    sys.exit(len(outcome.records) != len(plans))
+"""
+
+
+def test_a_record_that_is_made_elsewhere_is_waited_for(plans: list[Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results = tmp_path / "results"
+    results.mkdir()
+    claim = Claim.of(results, plans[0].name)
+    assert claim is not None and Claim.of(results, plans[0].name) is None
+    looks = iter(range(3))
+
+    def sleep(seconds: float) -> None:  # the other suite ends its run while we wait
+        if next(looks) == 1:
+            write_record(results, ledger_runs.finish(plans[0], tmp_path, lambda step: None))
+            claim.release()
+
+    monkeypatch.setattr(runner.time, "sleep", sleep)
+    outcome = run(plans[:1], results)
+    assert [record.name for record in outcome.records] == [plans[0].name]
+    assert (tmp_path / "started").read_text().split() == [plans[0].name]  # by the other one alone
+    assert [path.name for path in results.iterdir()] == [f"{plans[0].name}.json"]
 
 
 def test_what_is_done_is_not_repeated_and_what_failed_is(plans: list[Plan], tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from checkpoint_files import edit
 from command_line import Cli
@@ -162,6 +164,47 @@ def test_a_run_killed_before_its_metadata_can_be_resumed(cli: Cli, trained: Path
 def test_a_damaged_memory_of_the_run_is_refused(cli: Cli, trained: Path, change: dict[str, object]) -> None:
     edit(open_checkpoint(trained).path, lambda manifest: manifest["state"]["training"]["run"].update(change))
     assert "run." in resume(cli, trained)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"obs_shape": [10**12]}, "spaces.obs_shape.0 must be <="),
+        ({"obs_shape": [10**5, 10**5]}, "spaces.obs_shape must have at most"),
+        ({"obs_shape": "x"}, "spaces.obs_shape must be a list"),
+        ({"obs_shape": [3]}, "does not fit the network of its config"),
+        ({"obs_dtype": "object"}, "spaces.obs_dtype must be one of"),
+        ({"num_actions": 10**9}, "spaces.num_actions must be <="),
+        ({"num_actions": 3}, "spaces.num_actions is 3, but action.n is 2"),
+        ({"action": {"kind": "discrete"}}, "spaces.action n is missing"),
+        ({"action": {"kind": "box", "shape": [2], "low": [1.0], "high": [2.0]}}, "as many values as shape says"),
+        ({"action": None}, "spaces.action"),
+    ],
+)
+def test_damaged_spaces_are_refused(cli: Cli, trained: Path, change: dict[str, object], message: str) -> None:
+    edit(open_checkpoint(trained).path, lambda manifest: manifest["spaces"].update(change))
+    for command in (["eval"], ["predict", "[0, 0, 0, 0]"]):
+        assert message in refused(cli, command[0], "--checkpoint", str(trained), *command[1:])
+
+
+def test_an_answer_that_is_no_number_is_none(cli: Cli, trained: Path) -> None:
+    file = open_checkpoint(trained).path / "model.safetensors"
+    tensors = load_file(file)
+    save_file({name: torch.full_like(tensor, torch.nan) for name, tensor in tensors.items()}, file)
+    edit(file.parent)
+    line = refused(cli, "predict", "--checkpoint", str(trained), "[0, 0, 0, 0]")
+    assert "observation 1 has no answer: what the network gives for it is not finite" in line
+
+
+def test_a_network_that_does_not_fit_is_refused_before_anything_is_written(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rl_training.resources.available_memory", lambda device="cpu": 1 << 30)
+    wide = "algo_kwargs.hidden_sizes=[16384, 16384]"
+    line = refused(cli, "train", "--config", "small.yaml", "--set", wide)
+    assert "training a network of 1 GiB needs 5.002 GiB on cpu, but only 1 GiB is available: make its layers smaller" in line
+    long = ["--set", "algo=ppo", "--set", "algo_kwargs={num_steps: 1000000}", "--num-envs", "99", "--total-timesteps", "1000000000"]
+    line = refused(cli, "train", "--config", "small.yaml", *long)
+    # 99 million steps of two observations (16 bytes each), an action (8), a reward (4) and four flags: 48 bytes
+    assert "a rollout of 1,000,000 steps of 99 environments needs 4.426 GiB on cpu, but only 1 GiB is available: lower num_steps" in line
 
 
 # One at a time

@@ -82,8 +82,13 @@ class SaveBest(Callback):
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
 
+    def on_start(self, run: Run) -> None:
+        from rl_training.experiment.checkpointing import require_replaceable  # loads torch, which whoever makes this object may not need
+
+        require_replaceable(self.path)  # now, not after the hours to the first evaluation
+
     def on_best(self, run: Run, path: Path) -> None:
-        from rl_training.experiment.checkpointing import copy_checkpoint  # loads torch, which whoever makes this object may not need
+        from rl_training.experiment.checkpointing import copy_checkpoint
 
         copy_checkpoint(path, self.path)
 

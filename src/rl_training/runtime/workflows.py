@@ -16,7 +16,7 @@ from rl_training.envs.normalize import ObservationNormalizer
 from rl_training.envs.spaces import require_same_spaces
 from rl_training.envs.vector import VectorEnvs
 from rl_training.envs.wrappers import parse_wrappers
-from rl_training.errors import CheckpointError, ConfigError, UserError
+from rl_training.errors import CheckpointError, ConfigError, RunError, UserError
 from rl_training.experiment.checkpointing import Checkpoint, MissingCheckpoint, find_run, open_checkpoint, with_checkpoint
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.runs import RunDirectory, is_run_directory
@@ -218,8 +218,11 @@ def fresh_policy(config: TrainConfig, env: EnvSource | None = None) -> Policy:
 
 
 def _call_trainer(config: TrainConfig, **options: Any) -> TrainResult:
-    with listening():
-        result: TrainResult = config.spec.train_fn(config, **options)
+    try:
+        with listening():
+            result: TrainResult = config.spec.train_fn(config, **options)
+    except MemoryError as error:
+        raise RunError(f"the machine's memory does not suffice for this run ({' '.join(str(error).split())})") from error
     return result
 
 
