@@ -18,6 +18,7 @@ from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.runs import RunDirectory
 from rl_training.experiment.state_files import split_state
 from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.reports import Reports
 from rl_training.runtime.run import Run
 from rl_training.runtime.workflows import resume_training, train
 from rl_training.types import EnvStep
@@ -123,22 +124,22 @@ class Killed(BaseException):
     """Stands for SIGKILL at one exact place."""
 
 
-@pytest.mark.parametrize("place", ["evaluate", "_write", "_save_records"])
+@pytest.mark.parametrize(("owner", "place"), [(Reports, "evaluated"), (Run, "evaluate"), (Run, "_save_records")])
 def test_a_kill_after_the_last_checkpoint_leaves_nothing_undone_and_nothing_done_twice(
-    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    owner: Any, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     changes = {"log_interval": 40, "eval_interval": 50}
     reference = train(config(tmp_path / "a", **changes))
-    original = getattr(Run, place)
+    original = getattr(owner, place)
 
-    def die(self: Run, *arguments: Any) -> Any:
+    def die(self: Any, *arguments: Any) -> Any:
         result = original(self, *arguments)
-        if self.clock.env_steps == 150 and (place != "_write" or "eval/mean_reward" in arguments[0]):
+        if (self.clock if owner is Run else self._clock).env_steps == 150:
             raise Killed
         return result
 
     with monkeypatch.context() as patch:
-        patch.setattr(Run, place, die)
+        patch.setattr(owner, place, die)
         with pytest.raises(Killed):
             train(config(tmp_path / "b", **changes))
     (run,) = (tmp_path / "b").iterdir()
