@@ -18,7 +18,7 @@ from benchmarks.faults.runs import TIMEOUT, broken, run_directory, tiny, trained
 from benchmarks.faults.tally import Case, Played, batches
 from tests.resume_harness import differences
 
-ROUNDS = {"short": 8, "modest": 150, "full": 1_020}
+ROUNDS = {"short": 6, "modest": 150, "full": 1_020}
 READS = {"short": 20, "modest": 200, "full": 900}
 LEDGERS = {"short": 0, "modest": 1, "full": 6}
 PROCESSES = 3
@@ -26,7 +26,7 @@ STEPS, END = 60, 120
 
 
 def cases(scale: str, seed: int) -> list[Case]:
-    size = 4 if scale == "short" else 60
+    size = 3 if scale == "short" else 60
     return [
         *(Case(f"resumes {batch.start}", functools.partial(_resumes, batch, seed)) for batch in batches(ROUNDS[scale], size)),
         *(

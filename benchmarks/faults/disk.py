@@ -17,7 +17,7 @@ from benchmarks.faults.tally import Case, Played
 from tests.resume_harness import differences
 
 TOTAL = 240
-SIZES = {"short": 3, "modest": 12, "full": 40}
+SIZES = {"short": 2, "modest": 12, "full": 40}
 
 
 def cases(scale: str, seed: int) -> list[Case]:

@@ -33,7 +33,7 @@ KINDS = (
     "orphans",
     "two winners",
 )
-EXAMPLES = 60  # of a part, kept in the record
+EXAMPLES = 12  # of a part, kept in the record; all of them are printed
 
 
 class Played:
@@ -109,7 +109,7 @@ def play_all(cases: Sequence[Case], workspace: Path, *, jobs: int, tell: Callabl
         for pidfd in {*ready, *late}:
             case, rounds, wrong = running.pop(pidfd).result()
             part.add(case, rounds, wrong)
-            for kind, text in wrong[:3]:
+            for kind, text in wrong:
                 tell(f"  {kind}: {case.name}: {text}"[:400])
     part.seconds, part.cpu_seconds = time.monotonic() - began, _used() - used
     return part
