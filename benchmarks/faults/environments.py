@@ -26,7 +26,7 @@ def cases(scale: str, seed: int) -> list[Case]:
         for vectorization in (("async",) if fault.only_async else ("auto", "sync", "async"))
     ]
     if scale == "short":
-        rounds = [each for index, each in enumerate(rounds) if index % 12 == seed % 12]
+        rounds = [each for index, each in enumerate(rounds) if index % 16 == seed % 16]
     size = 6 if scale == "short" else 15
     return [
         Case(f"environments {batch.start}", functools.partial(_play, [rounds[i] for i in batch])) for batch in batches(len(rounds), size)

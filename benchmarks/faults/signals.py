@@ -92,7 +92,7 @@ def cases(scale: str, seed: int) -> list[Case]:
         for vectorization in ("auto", "sync", "async")
         if _makes_sense(phase, sequence, vectorization)
     ]
-    keep = {"short": 37, "modest": 4, "full": 1}[scale]
+    keep = {"short": 43, "modest": 4, "full": 1}[scale]
     rounds = [
         each for index, each in enumerate(rounds) if index % keep == seed % keep and not (scale == "short" and each[0].phase == "compile")
     ]

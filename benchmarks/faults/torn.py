@@ -87,7 +87,7 @@ class Scenario:
 
 def cases(scale: str, seed: int) -> list[Case]:
     chosen = SCENARIOS if scale != "short" else [SCENARIOS[0], SCENARIOS[-2]]
-    stride = {"short": 13, "modest": 3, "full": 1}[scale]
+    stride = {"short": 17, "modest": 3, "full": 1}[scale]
     pieces = 4 if scale != "short" else 1
     return [
         Case(f"torn {scenario.name} {piece + 1}/{pieces}", functools.partial(_play, scenario, stride, piece, pieces, seed))
