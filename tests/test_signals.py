@@ -195,12 +195,12 @@ def test_a_signal_while_compiling_ends_it_and_nothing_is_lost(tmp_path: Path, mo
 
     for place in ("accelerate", "workflows"):
         monkeypatch.setattr(f"rl_training.runtime.{place}.missing_toolchain", lambda: None)
-    monkeypatch.setattr("rl_training.runtime.accelerate.compile_learner", fails)
+    monkeypatch.setattr("rl_training.speed.ahead_of_time.compile_learner", fails)
     expected = left(train(config(tmp_path / "a", compile=True), env=at(None)).run_dir)
-    monkeypatch.setattr("rl_training.runtime.accelerate.compile_learner", is_interrupted)
+    monkeypatch.setattr("rl_training.speed.ahead_of_time.compile_learner", is_interrupted)
     with pytest.raises(Interrupted, match=r"interrupted while compiling \(the last checkpoint is .*step_19\)") as interrupted:
         train(config(tmp_path / "b", compile=True), env=at(None))
     assert interrupted.value.signum == signal.SIGTERM
-    monkeypatch.setattr("rl_training.runtime.accelerate.compile_learner", fails)
+    monkeypatch.setattr("rl_training.speed.ahead_of_time.compile_learner", fails)
     (run,) = (tmp_path / "b").iterdir()
     assert left(resume_training(run, env=at(None)).run_dir) == expected
