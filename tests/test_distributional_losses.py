@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -22,12 +23,15 @@ from rl_training.algorithms.distributional_losses import (
     project,
     quantile_huber_loss,
 )
-from rl_training.speed.numba_rules import NumbaCategoricalRule, quantile_huber_pass
+from rl_training.speed.numba_rules import NumbaCategoricalRule, ScatteredCategoricalRule, quantile_huber_pass
 
 
-def numba_project(probabilities: Tensor, atoms: Tensor, v_min: float, v_max: float) -> Tensor:
+def by_rule(kind: Any, probabilities: Tensor, atoms: Tensor, v_min: float, v_max: float) -> Tensor:
     plain = CategoricalRule(num_atoms=probabilities.shape[-1], v_min=v_min, v_max=v_max)
-    return NumbaCategoricalRule(plain).project(probabilities, atoms)
+    return kind(plain).project(probabilities, atoms)
+
+
+FAST = [partial(by_rule, NumbaCategoricalRule), partial(by_rule, ScatteredCategoricalRule)]
 
 
 pytestmark = pytest.mark.numeric
@@ -51,15 +55,16 @@ pytestmark = pytest.mark.numeric
         ([0.5, 0.0, 0.0, 0.5], [-9.0, 0.0, 0.0, 99.0], [0.5, 0.0, 0.0, 0.5]),
     ],
 )
-@pytest.mark.parametrize("form", [project, numba_project])
+@pytest.mark.parametrize("form", [project, *FAST])
 def test_projection_by_hand(form: Callable[..., Tensor], masses: list[float], moved: list[float], expected: list[float]) -> None:
     torch.testing.assert_close(form(torch.tensor(masses), torch.tensor(moved), 0.0, 3.0), torch.tensor(expected))
 
 
-def test_both_forms_of_the_projection_agree() -> None:
+@pytest.mark.parametrize("form", FAST)
+def test_all_forms_of_the_projection_agree(form: Callable[..., Tensor]) -> None:
     g = torch.Generator().manual_seed(0)
     p, z = torch.rand(64, 51, generator=g).softmax(-1), 30 * torch.randn(64, 51, generator=g)
-    torch.testing.assert_close(project(p, z, -10.0, 10.0), numba_project(p, z, -10.0, 10.0), atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(project(p, z, -10.0, 10.0), form(p, z, -10.0, 10.0), atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize("where", ["probabilities", "atoms"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -167,8 +166,7 @@ class QLearner:
 
     def metrics(self, td: TDLoss, aligned: Aligned) -> LazyMetrics:
         of = aligned.bootstrap, aligned.rewards, aligned.discounts
-        extra = {name: partial(metric, *of) for name, metric in self.rule.extra_metrics.items()}
-        return LazyMetrics(td, aligned.mask, aligned.weights, extra)
+        return LazyMetrics(td, aligned.mask, aligned.weights, self.rule.extra_metrics, of)
 
     def eager_step(self, batch: Batch, learning_rate: float) -> Outcome:
         """One step of Adam along the batch's gradient."""

@@ -123,7 +123,7 @@ REPORTED = {"q_value_mean": "q_value", "target_mean": "target_value", "td_error_
 """Metrics of every rule, and where they stand in its TDLoss."""
 
 
-NO_EXTRA: Mapping[str, Callable[[], Tensor]] = {}
+NO_EXTRA: Mapping[str, ExtraMetric] = {}
 
 
 class LazyMetrics(Mapping[str, Tensor]):
@@ -134,17 +134,19 @@ class LazyMetrics(Mapping[str, Tensor]):
         td: TDLoss,
         mask: Tensor | None = None,
         weights: Tensor | None = None,
-        extra: Mapping[str, Callable[[], Tensor]] = NO_EXTRA,
+        extra: Mapping[str, ExtraMetric] = NO_EXTRA,
+        extra_of: tuple[Bootstrap, Tensor, Tensor] | None = None,
     ) -> None:
-        """extra: what the rule alone reports, one number per element."""
-        self._td, self._mask, self._weights, self._extra = td, mask, weights, extra
+        """extra: what the rule alone reports, of bootstrap, rewards and discounts."""
+        self._td, self._mask, self._weights, self._extra, self._extra_of = td, mask, weights, extra, extra_of
 
     def __getitem__(self, name: str) -> Tensor:
         with torch.no_grad():
             if name == "loss":
                 return reduce_loss(self._td.loss.detach(), self._mask, self._weights)
-            value = self._extra[name]() if name in self._extra else getattr(self._td, REPORTED[name])
-            return reduce_loss(value, self._mask, None)
+            if self._extra_of is not None and name in self._extra:
+                return reduce_loss(self._extra[name](*self._extra_of), self._mask, None)
+            return reduce_loss(getattr(self._td, REPORTED[name]), self._mask, None)
 
     @staticmethod
     def names(rule: Rule) -> tuple[str, ...]:

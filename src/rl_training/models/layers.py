@@ -19,7 +19,7 @@ class NoisyLinear(nn.Module):
 
     y = (μ_w + σ_w ⊙ ε_out ε_inᵀ) x + μ_b + σ_b ⊙ ε_out
 
-    written as `μ_w x + μ_b + ε_out ⊙ (σ_w (ε_in ⊙ x) + σ_b)`: the noisy weight matrix is not built, and `eps_in`, `eps_out`
+    written as `μ_w x + μ_b + ε_out ⊙ (σ_w (ε_in ⊙ x) + σ_b)`: the noisy weight matrix is not built, so that `eps_in`, `eps_out`
     may have a row per sample ([B, in], [B, out]), which gives every environment a draw of its own in one batched call.
     Without `eps` the layer is its mean. The noise arrives already passed through f(x) = sign(x)√|x| (see `factorised_noise`).
     """
@@ -36,6 +36,11 @@ class NoisyLinear(nn.Module):
             nn.init.uniform_(mean, -bound, bound)
         for spread in (self.weight_sigma, self.bias_sigma):
             nn.init.constant_(spread, sigma * bound)
+
+    def noisy_parameters(self, eps_in: Tensor, eps_out: Tensor) -> tuple[Tensor, Tensor]:
+        """μ_w + σ_w ⊙ ε_out ε_inᵀ and μ_b + σ_b ⊙ ε_out, of one draw [in] and [out] for all rows."""
+        weight = torch.addcmul(self.weight, self.weight_sigma, torch.outer(eps_out, eps_in))
+        return weight, torch.addcmul(self.bias, self.bias_sigma, eps_out)
 
     def forward(self, x: Tensor, eps_in: Tensor | None = None, eps_out: Tensor | None = None) -> Tensor:
         mean = F.linear(x, self.weight, self.bias)
@@ -82,9 +87,19 @@ class Stream(nn.Module):
         if noise is None or not self.noise_sizes:  # a noisy layer without noise is its mean
             return linear_stack(x, self.params, activation=self.activation, activate_last=False)
         eps = noise.split(self.noise_sizes, dim=-1)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        if noise.ndim == 1:  # one draw for all rows: the noisy weights are built once, and the pass is a plain one
+            return linear_stack(x, self.noisy_parameters(eps), activation=self.activation, activate_last=False)
         last = len(self.layers) - 1
         for i, layer in enumerate(self.layers):
             x = layer(x, eps[2 * i], eps[2 * i + 1])
             if i < last:
                 x = self.activation(x)
         return x
+
+    def noisy_parameters(self, eps: Sequence[Tensor]) -> list[Tensor]:
+        """W₁, b₁, W₂, b₂, … of the noisy layers with one draw (in, out) each."""
+        noisy: list[Tensor] = []
+        for layer, eps_in, eps_out in zip(self.layers, eps[::2], eps[1::2], strict=True):
+            assert isinstance(layer, NoisyLinear)
+            noisy += layer.noisy_parameters(eps_in, eps_out)
+        return noisy

@@ -14,7 +14,7 @@ from rl_training.algorithms.q_learner import Gradient, QLearner
 from rl_training.algorithms.rules import Rule, TDLoss
 from rl_training.algorithms.views import TransitionView
 from rl_training.models.heads import Draws
-from rl_training.speed.numba_rules import NumbaCategoricalRule, NumbaQuantileRule
+from rl_training.speed.numba_rules import NumbaCategoricalRule, NumbaQuantileRule, ScatteredCategoricalRule
 from rl_training.speed.tapes import has_tape, taped_q_network
 from rl_training.types import Batch
 
@@ -31,20 +31,20 @@ class HandGradient:
     def __init__(self, learner: QLearner) -> None:
         self._learner = learner
 
-    @torch.no_grad()
     def __call__(self, batch: Batch, online: Any = None, target: Any = None, parameters: Sequence[Tensor] | None = None) -> Gradient:
         learner = self._learner
         tape = _Taped(learner.q_network if online is None else online)
-        td, aligned = learner.td_loss(batch, tape, target)
-        grad = loss_gradient(td)
-        # The reduction is mean(weight · loss), so ∂/∂chosen is weight/B · ∂loss/∂chosen.
-        share = 1 / aligned.rewards.numel()
-        if aligned.weights is None:
-            grad = grad * share
-        else:
-            weights = aligned.weights * share
-            grad = grad * (weights if grad.ndim == weights.ndim else weights.unsqueeze(-1))
-        return Gradient(tape.pullback(put_action(grad, batch["actions"], tape.outputs)), td, aligned)
+        with torch.no_grad():
+            td, aligned = learner.td_loss(batch, tape, target)
+            grad = loss_gradient(td)
+            # The reduction is mean(weight · loss), so ∂/∂chosen is weight/B · ∂loss/∂chosen.
+            share = 1 / aligned.rewards.numel()
+            if aligned.weights is None:
+                grad = grad * share
+            else:
+                weights = aligned.weights * share
+                grad = grad * (weights if grad.ndim == weights.ndim else weights.unsqueeze(-1))
+            return Gradient(tape.pullback(put_action(grad, batch["actions"], tape.outputs)), td, aligned)
 
 
 class _Taped:
@@ -97,5 +97,6 @@ _CLOSED_FORMS: dict[type[Rule], Callable[[TDLoss], Tensor]] = {
     ScalarRule: _huber,
     CategoricalRule: _cross_entropy,
     NumbaCategoricalRule: _cross_entropy,
+    ScatteredCategoricalRule: _cross_entropy,
     NumbaQuantileRule: _quantile,
 }

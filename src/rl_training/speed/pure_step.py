@@ -17,7 +17,7 @@ from torch import Tensor
 from rl_training.algorithms.q_learner import Outcome, QLearner
 from rl_training.algorithms.rules import LazyMetrics
 from rl_training.models.heads import NO_DRAWS, Draws
-from rl_training.speed.numba_rules import plain_rule
+from rl_training.speed.numba_rules import traced_rule
 from rl_training.speed.parameters import parameters_from, split_like
 from rl_training.types import Batch
 
@@ -118,7 +118,7 @@ class PureStep:
 @contextmanager
 def torch_alone(learner: QLearner) -> Iterator[None]:
     """Inside, the learner's rule is made of torch's operations alone: a compiler that traces them can take nothing else."""
-    before, learner.rule = learner.rule, plain_rule(learner.rule)
+    before, learner.rule = learner.rule, traced_rule(learner.rule)
     try:
         yield
     finally:

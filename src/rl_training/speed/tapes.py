@@ -89,7 +89,7 @@ def taped_stream(stream: Stream, x: Tensor, noise: Tensor | None = None, *, inpu
         eps: Sequence[Tensor] = [torch.zeros(size, device=x.device) for size in stream.noise_sizes]
     else:
         eps = noise.split(stream.noise_sizes, dim=-1)  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        out, plain = taped_stack(x, _noisy_parameters(stream, eps), activation=stream.activation, activate_last=False)
+        out, plain = taped_stack(x, stream.noisy_parameters(eps), activation=stream.activation, activate_last=False)
 
     def pullback(grad: Tensor) -> tuple[list[Tensor], Tensor]:
         grads, grad_x = plain(grad)
@@ -101,16 +101,6 @@ def taped_stream(stream: Stream, x: Tensor, noise: Tensor | None = None, *, inpu
         return both, grad_x
 
     return out, pullback
-
-
-def _noisy_parameters(stream: Stream, eps: Sequence[Tensor]) -> list[Tensor]:
-    """W₁, b₁, W₂, b₂, … with W = μ_w + σ_w ⊙ ε_out ε_inᵀ and b = μ_b + σ_b ⊙ ε_out: built once, and the pass is a plain one."""
-    noisy = []
-    for i in range(len(stream.layers)):
-        (weight, bias), (weight_sigma, bias_sigma) = stream.params[2 * i : 2 * i + 2], stream.sigmas[2 * i : 2 * i + 2]
-        eps_in, eps_out = eps[2 * i], eps[2 * i + 1]
-        noisy += [torch.addcmul(weight, weight_sigma, torch.outer(eps_out, eps_in)), torch.addcmul(bias, bias_sigma, eps_out)]
-    return noisy
 
 
 def taped_head(head: StreamHead, features: Tensor, draws: Draws) -> tuple[Tensor, Pullback]:
