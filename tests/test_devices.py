@@ -10,7 +10,7 @@ import torch
 from rl_training.errors import ConfigError
 from rl_training.experiment.registry import register_algorithm
 from rl_training.models import Facts
-from rl_training.runtime import setup
+from rl_training.runtime import trainer_setup
 from rl_training.runtime.devices import LARGE_MLP, Resources, resolve
 from value_rows import config_of
 
@@ -80,11 +80,11 @@ def test_a_network_is_built_once_and_closes_its_environments_where_it_cannot_be(
     monkeypatch.setattr("rl_training.experiment.registry._TABLE", {})
     register_algorithm("dqn", trainer="rl_training.runtime.dqn_trainer:train_dqn", network=network, summary="plain")
     before = torch.get_rng_state()
-    first, second = (setup.prepare(config_of("dqn"), None) for _ in range(2))
+    first, second = (trainer_setup.prepare(config_of("dqn"), None) for _ in range(2))
     assert len(built) == 2 and torch.equal(built[0], built[1]) and torch.equal(before, torch.get_rng_state())
     assert first.network is not second.network and first.notes["precision"] == "highest (float32)"
     closed: list[bool] = []
     monkeypatch.setattr("rl_training.envs.vector.VectorEnvs.close", lambda self: closed.append(True))
     with pytest.raises(RuntimeError, match="no such network"):
-        setup.prepare(config_of("dqn"), None)
+        trainer_setup.prepare(config_of("dqn"), None)
     assert closed == [True]
