@@ -96,7 +96,9 @@ def cases(scale: str, seed: int) -> list[Case]:
     rounds = [
         each for index, each in enumerate(rounds) if index % keep == seed % keep and not (scale == "short" and each[0].phase == "compile")
     ]
-    return [Case(f"signals {batch.start}", functools.partial(_play, [rounds[i] for i in batch])) for batch in batches(len(rounds), 12)]
+    return [
+        Case(f"signals {batch.start}", functools.partial(_play, [rounds[i] for i in batch]), 1800.0) for batch in batches(len(rounds), 12)
+    ]
 
 
 def _makes_sense(phase: Phase, sequence: Sequence, vectorization: str) -> bool:
