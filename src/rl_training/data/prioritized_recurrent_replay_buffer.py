@@ -73,10 +73,6 @@ class PrioritizedRecurrentReplayBuffer(RecurrentReplayBuffer):
         """What is added to a raw priority, so that every item can be drawn."""
         return self._ring.priorities.eps
 
-    def sample(self, batch_size: int, beta: float | Tensor = 0.6) -> Batch:
+    def sample(self, batch_size: int, beta: float | Tensor = 0.6, *, packed: bool = False) -> Batch:
         """`RecurrentReplayBuffer.sample` + `indices` [B] int64 and `weights` [B] float32 = (N·P(i))^−β over their maximum in the batch."""
         return self._time_first(self._ring.sample(batch_size, beta))
-
-    def update_priorities(self, indices: Any, priorities: Any) -> None:
-        """Raw magnitudes [B] for the chunks a sample named. One that is not finite is a RunError (on the CPU)."""
-        self._ring.update_priorities(indices, priorities)

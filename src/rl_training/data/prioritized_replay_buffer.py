@@ -24,6 +24,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     (samplers.py).
     """
 
+    packs = True
+
     def __init__(
         self,
         capacity: int,
@@ -55,7 +57,3 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     def sample(self, batch_size: int, beta: float | Tensor = 0.4, *, packed: bool = False) -> Batch:
         """`ReplayBuffer.sample` + `indices` [B] int64 and `weights` [B] float32 = (N·P(i))^−β over their maximum in the batch."""
         return self._ring.sample(batch_size, beta, packed=packed)
-
-    def update_priorities(self, indices: Any, priorities: Any) -> None:
-        """Raw magnitudes [B], such as |TD error|, for the slots a sample named. One that is not finite is a RunError (on the CPU)."""
-        self._ring.update_priorities(indices, priorities)

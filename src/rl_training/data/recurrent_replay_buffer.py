@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from rl_training.data.sampled_ring import Priorities, SampledRing
+from rl_training.data.sampled_ring import Priorities, SampledBuffer, SampledRing
 from rl_training.data.sequences import ChunkAssembler, ChunkLayout
 from rl_training.data.storage import Field, as_array, as_torch_dtype
 from rl_training.types import Step
@@ -21,7 +22,7 @@ STATE_NAMES = ("initial_h", "initial_c")
 """The parts of a recurrent state in a batch."""
 
 
-class RecurrentReplayBuffer:
+class RecurrentReplayBuffer(SampledBuffer):
     """Ring of chunks of `sequence_length` steps (L) that never cross an episode, each with the recurrent state at its start.
 
     `capacity` counts transitions: `capacity // L` chunks are held. How chunks are laid out over an episode, with `burn_in` (a part of L)
@@ -74,13 +75,8 @@ class RecurrentReplayBuffer:
         self._ring = SampledRing(capacity // sequence_length, fields, device=device, seed=seed, priorities=_priorities)
         self._assembler: ChunkAssembler | None = None  # of `add`
         self.capacity, self.num_envs = capacity, num_envs
-        self.device = self._ring.storage.device
         self._time = torch.arange(sequence_length, device=self.device)[:, None]
         self._trained = self._time >= burn_in
-
-    def __len__(self) -> int:
-        """Stored chunks."""
-        return self._ring.storage.size
 
     @property
     def num_transitions(self) -> int:
@@ -93,16 +89,6 @@ class RecurrentReplayBuffer:
     def bytes_per_transition(self) -> float:
         """Of a full chunk: see the class's text."""
         return (self._ring.storage.row_bytes + 8 * self._ring.prioritized) / self.layout.length
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes allocated for chunks."""
-        return self._ring.storage.nbytes
-
-    @property
-    def generator(self) -> Any:
-        """What sampling draws from: a NumPy generator on the CPU, a torch one elsewhere (a CUDA graph must register it)."""
-        return self._ring.sampler.generator
 
     def make_assembler(self, num_envs: int | None = None, *, priorities: bool = False, priority_eta: float = 0.9) -> ChunkAssembler:
         """One that makes this buffer's chunks out of the steps of so many environments (`num_envs` unless given).
@@ -153,7 +139,7 @@ class RecurrentReplayBuffer:
         if self._assembler is not None:
             self._assembler.clear(env_indices)
 
-    def sample(self, batch_size: int) -> Batch:
+    def sample(self, batch_size: int, beta: float | Tensor = 0.0, *, packed: bool = False) -> Batch:
         """Chunks, time first: `obs, actions, rewards, next_obs, dones, episode_starts, mask` [L, B, ...].
 
         `initial_h` and, where the state has two parts, `initial_c` [layers, B, H] are the stored state before the first valid step.
@@ -162,7 +148,7 @@ class RecurrentReplayBuffer:
         In a chunk whose burn-in is empty (`episode_starts[burn_in]` is 1) the initial state is the one after it. Where the burn-in is
         longer than the trained part, an episode may also start inside it, after empty slots: reset the state there.
         """
-        return self._time_first(self._ring.sample(batch_size))
+        return self._time_first(self._ring.sample(batch_size, beta))
 
     def _time_first(self, batch: Batch) -> Batch:
         obs, state = batch.pop("obs").transpose(0, 1), batch.pop("initial_state")

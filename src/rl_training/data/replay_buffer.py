@@ -6,21 +6,29 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
-from rl_training.data.sampled_ring import Priorities, SampledRing
+from rl_training.data.sampled_ring import Priorities, SampledBuffer, SampledRing
 from rl_training.data.storage import Field, as_array, as_torch_dtype
 
 if TYPE_CHECKING:
     from rl_training.types import Batch, Items, State
 
 
-class ReplayBuffer:
+class ReplayBuffer(SampledBuffer):
     """Ring of `capacity` transitions, sampled uniformly with replacement.
 
     Holds `obs` and `next_obs` `[*obs_shape]`, `actions` `[*action_shape]`, `rewards`, `dones` (termination only) and, where they
     are given, `discounts` (γ^k·(1−terminated)): with every transition or with none. extra: further fields, stored and sampled under their
     names (`next_action_masks` for one; see `Step`).
     """
+
+    packs = True
+
+    def __init_subclass__(cls) -> None:
+        """A subclass that samples in its own way is not asked for rows, unless it says that it gives them."""
+        if "sample" in vars(cls) and "packs" not in vars(cls):
+            cls.packs = False
 
     def __init__(
         self,
@@ -43,24 +51,10 @@ class ReplayBuffer:
         self._ring = SampledRing(capacity, fields | self.extra, device=device, seed=seed, priorities=_priorities)
         self._has_discounts: bool | None = None  # fixed by the first transition
         self.capacity = capacity
-        self.device = self._ring.storage.device
-
-    def __len__(self) -> int:
-        return self._ring.storage.size
 
     @property
     def num_transitions(self) -> int:
-        return self._ring.storage.size
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes allocated for transitions."""
-        return self._ring.storage.nbytes
-
-    @property
-    def generator(self) -> Any:
-        """What sampling draws from: a NumPy generator on the CPU, a torch one elsewhere (a CUDA graph must register it)."""
-        return self._ring.sampler.generator
+        return len(self)
 
     def add(self, **transition: Any) -> None:
         """One transition: `add_batch` without the leading axis."""
@@ -88,16 +82,12 @@ class ReplayBuffer:
             items = {**items, "discounts": rewards}  # a place holder that no batch carries
         self._ring.add(items, count)
 
-    def sample(self, batch_size: int, *, packed: bool = False) -> Batch:
+    def sample(self, batch_size: int, beta: float | Tensor = 0.0, *, packed: bool = False) -> Batch:
         """`obs, actions, rewards, next_obs, dones`, and `discounts` if the transitions carry them: `[B, ...]` on the device.
 
-        packed: as rows, of which `unpack` makes these; for a compiled update, which unpacks them itself.
+        packed: as rows, of which `unpack` makes these; for a compiled update, which unpacks them itself. `beta` says nothing here.
         """
-        return self._ring.sample(batch_size, packed=packed)
-
-    def unpack(self, batch: Batch) -> Batch:
-        """A batch that was sampled `packed` as it would have been without."""
-        return self._ring.storage.unpack(batch)
+        return self._ring.sample(batch_size, beta, packed=packed)
 
     def _set_discounts(self, given: bool | None) -> None:
         self._has_discounts = given

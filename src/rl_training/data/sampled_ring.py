@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
+from rl_training.data.generators import Generator
 from rl_training.data.samplers import FlatSampler, Sampler, SumTreeSampler, UniformSampler
 from rl_training.data.storage import Field, RingStorage, uses_numpy
 
@@ -87,3 +88,36 @@ class SampledRing:
     def load_state_dict(self, state: State) -> None:
         self.storage.load_state_dict(state["storage"])
         self.sampler.load_state_dict(state["sampler"])
+
+
+class SampledBuffer:
+    """What the four buffers have in common, whatever an item is."""
+
+    packs = False
+    _ring: SampledRing
+
+    def __len__(self) -> int:
+        """Items held: transitions or chunks."""
+        return self._ring.storage.size
+
+    @property
+    def device(self) -> torch.device:
+        return self._ring.storage.device
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes allocated for items."""
+        return self._ring.storage.nbytes
+
+    @property
+    def generator(self) -> Generator:
+        """What sampling draws from: a NumPy generator on the CPU, a torch one elsewhere (a CUDA graph must register it)."""
+        return self._ring.sampler.generator
+
+    def unpack(self, batch: Batch) -> Batch:
+        """A batch that was sampled `packed` as it would have been without."""
+        return self._ring.storage.unpack(batch)
+
+    def update_priorities(self, indices: Any, priorities: Any) -> None:
+        """Raw magnitudes [B], such as |TD error|, for the items a sample named. One that is not finite is a RunError (on the CPU)."""
+        self._ring.update_priorities(indices, priorities)

@@ -167,11 +167,10 @@ class CompilingUpdates:
         if not self.compiles:
             return self._updates(global_step)
         from rl_training.speed.ahead_of_time import compile_learner
-        from rl_training.speed.packed import packed
 
-        self.compiles, updates, replay = False, self._updates, self._updates.replay
-        rows = packed(replay)
-        updates.replay, unpack = (replay, dict) if rows is None else (rows, rows.unpack)
+        self.compiles, updates = False, self._updates
+        updates.packed = updates.replay.packs
+        unpack = updates.replay.unpack if updates.packed else dict
         batch = updates.sample(global_step)
         self._say("compilation", "compiling…")
         try:
@@ -180,6 +179,6 @@ class CompilingUpdates:
         except Exception as error:  # whatever a compiler may raise: the run does not need it
             done = f"could not compile, goes on without: {' '.join(str(error).split())[:200]}"
             warnings.warn(done, RuntimeWarning, stacklevel=2)
-            updates.replay, batch = replay, unpack(batch)
+            updates.packed, batch = False, unpack(batch)
         self._say("compilation", done)
         return updates.learn_from(batch, global_step)

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from rl_training.data.generators import generator_state, load_generator_state
+from rl_training.data.replay import Replay
 from rl_training.data.rollout_buffer import RolloutBuffer
 from rl_training.data.sequences import joined
 from rl_training.envs.vector import VectorEnvs
@@ -69,7 +70,7 @@ class ReplayFeed:
 
     MOST = 64  # steps kept back
 
-    def __init__(self, maker: ItemMaker, replay: Any) -> None:
+    def __init__(self, maker: ItemMaker, replay: Replay) -> None:
         self._maker, self._replay = maker, replay
         self._push = maker.push  # looked up once: it is called every step
         self._kept: list[Items] = []  # arrays that nobody writes to again (see envs/vector.py)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from rl_training.data.replay import Replay
 from rl_training.runtime.actor import Actor
 from rl_training.runtime.cadence import UpdatePlan, crossings
 from rl_training.runtime.run import Run, TrainResult
 from rl_training.runtime.updates import Updates
 
 
-def train_off_policy(run: Run, *, actor: Actor, replay: Any, plan: UpdatePlan, update: Updates) -> TrainResult:
+def train_off_policy(run: Run, *, actor: Actor, replay: Replay, plan: UpdatePlan, update: Updates) -> TrainResult:
     """Collect, store, learn, until the run has taken its steps. `update` samples, learns and gives priorities back, once a call."""
     clock, per_round = run.clock, plan.updates_per_round
     rounds: list[int] = []  # the multiples whose updates are still to be made

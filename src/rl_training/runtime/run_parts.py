@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rl_training.data.replay import Memory
 from rl_training.experiment.checkpointing import Checkpoint
 from rl_training.experiment.runs import RunDirectory
 from rl_training.runtime.callbacks import Callback
@@ -49,7 +50,7 @@ class Parts:
 
     learner: Any  # update rule: state_dict() holds the acting network under `model_key`
     actor: Any
-    replay: Any | None
+    replay: Memory | None
     evaluate: Evaluate
     spaces: Mapping[str, Any]  # saved, so that a policy loads without making an environment
     exploration_rate: Callable[[int], float] | None = None

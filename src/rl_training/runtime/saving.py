@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 import warnings
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -26,7 +24,8 @@ def save(store: CheckpointStore, config: TrainConfig, parts: Parts, run: State, 
     learner = parts.learner.state_dict()
     model = learner.pop(parts.learner.model_key)
     training = {"learner": learner, "actor": parts.actor.state_dict(), "run": run}
-    replay = _state_in_place(parts.replay) if parts.replay is not None and with_replay else None
+    # without a second copy of its memory: nothing is added before it is written
+    replay = parts.replay.state_dict(copy=False) if parts.replay is not None and with_replay else None
     manifest = {**manifest_of(config), "spaces": dict(parts.spaces), "for_resume": for_resume}
     return store.save(run["env_steps"], model=model, training=training, replay=replay, manifest=manifest, link_latest=for_resume)
 
@@ -64,10 +63,3 @@ def require_finite(parts: Parts, step: int) -> None:
     finite = [torch.isfinite(parameter).all() for parameter in parts.actor.network.parameters()]
     if finite and not bool(torch.stack(finite).all()):  # read once, since each reading waits for the device
         raise RunError(f"the network's parameters are not finite at step {step}: learning has diverged")
-
-
-def _state_in_place(replay: Any) -> State:
-    """Its state without a second copy of its memory: nothing is added before it is written. A buffer of a user's own may not offer that."""
-    in_place = "copy" in inspect.signature(replay.state_dict).parameters
-    state: State = replay.state_dict(copy=False) if in_place else replay.state_dict()
-    return state

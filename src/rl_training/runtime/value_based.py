@@ -9,6 +9,7 @@ import numpy as np
 
 from rl_training.algorithms.exploration import LinearSchedule, epsilon_ladder
 from rl_training.algorithms.q_learner import QLearner
+from rl_training.data.replay import Replay
 from rl_training.experiment.settings import ValueSettings
 from rl_training.models.heads import HeadKeywords
 from rl_training.models.network import Network
@@ -75,7 +76,7 @@ class ValueParts(NamedTuple):
 
     network: Network
     learner: QLearner
-    replay: Any
+    replay: Replay
     feed: Feed
 
 

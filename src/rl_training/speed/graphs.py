@@ -7,7 +7,6 @@ Each is a plain method over static tensors that never asks the host. It runs as 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,6 +15,7 @@ from torch import Tensor
 from rl_training.algorithms.q_learner import QLearner
 from rl_training.algorithms.rules import LazyMetrics, TDLoss
 from rl_training.algorithms.views import Aligned
+from rl_training.data.replay import Replay
 from rl_training.models.modes import evaluating
 from rl_training.models.network import CoreState, Network
 from rl_training.speed.pure_step import draws
@@ -75,7 +75,9 @@ class GraphedUpdates:
 
     overlaps, compiles = True, False
 
-    def __init__(self, learner: QLearner, replay: Any, batch_size: int, beta: Callable[[int], float] | None, device: torch.device) -> None:
+    def __init__(
+        self, learner: QLearner, replay: Replay, batch_size: int, beta: Callable[[int], float] | None, device: torch.device
+    ) -> None:
         self._learner, self._replay, self._batch_size, self._beta = learner, replay, batch_size, beta
         learner.view.run_passes = on_streams
         self._rate_now, self._beta_now = Scheduled(device, torch.float32), Scheduled(device, torch.float64)
