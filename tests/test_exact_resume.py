@@ -18,3 +18,13 @@ def test_killed_run_resumes_to_identical_files(algo: str, num_envs: int, tmp_pat
     outcome = killed_and_resumed(config, tmp_path, kills=2, seed=zlib.crc32(f"{algo}{num_envs}".encode()))
     assert outcome.differences == (), f"killed at {outcome.kills}"
     assert outcome.kills, "the run was over before the first kill: the test showed nothing"
+
+
+@pytest.mark.parametrize("algo", ["n_step_dqn", "r2d2"])
+def test_a_normalised_run_resumes_to_identical_files(algo: str, tmp_path: Path) -> None:
+    """The replay holds raw values, and the statistics they are learned by go on where they were."""
+    config = run_config(algo, num_envs=2, total_timesteps=600)
+    config["env_kwargs"] = {"wrappers": ["normalize_observation", "normalize_reward"]}
+    outcome = killed_and_resumed(config, tmp_path, kills=1, seed=zlib.crc32(algo.encode()))
+    assert outcome.differences == (), f"killed at {outcome.kills}"
+    assert outcome.kills, "the run was over before the first kill: the test showed nothing"

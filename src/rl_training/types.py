@@ -44,6 +44,14 @@ class Episode(NamedTuple):
     length: int
 
 
+class RawStep(NamedTuple):
+    """What the environments gave, where normalisation changes it."""
+
+    obs: Array
+    final_obs: Array
+    rewards: Array  # float32
+
+
 class EnvStep(NamedTuple):
     """One vector step with one meaning, whatever the autoreset mode of the environments behind it."""
 
@@ -55,6 +63,7 @@ class EnvStep(NamedTuple):
     is_first: Array  # [E] bool: `obs` begins an episode
     valid: Array  # [E] bool: False where this was a reset step, which is never stored or counted
     episodes: tuple[Episode, ...]  # those that ended in this step
+    raw: RawStep | None = None  # obs, final_obs and rewards before normalisation, where there is any
 
 
 @dataclass(slots=True, eq=False)  # slots: made and read at every step, in half of a NamedTuple's time

@@ -29,7 +29,7 @@ class Replay(Memory, Protocol):
 
     @property
     def packs(self) -> bool:
-        """Whether `sample(packed=True)` gives rows, of which `unpack` makes the fields inside a compiled step; if not, nobody asks for them."""
+        """Whether `sample(packed=True)` gives rows, of which `unpack` makes the fields inside a compiled step; if not, nobody asks."""
         ...
 
     @property

@@ -1,6 +1,7 @@
 """Running normalisation of observations and rewards, with its own state, frozen in evaluation.
 
-It lives in the adapter, not in an environment's wrapper: all environments share one set of statistics, and a replay leaves them alone.
+It lives in the adapter, not in an environment's wrapper: all environments share one set of statistics, and playing an episode again leaves
+them alone. A step has both forms: the network acts on the normalised one, a replay holds the raw one (data/normalized.py).
 """
 
 from __future__ import annotations
@@ -64,8 +65,17 @@ class ObservationNormalizer:
         normal = self.normalize(obs)
         return normal, normal if final_obs is obs else self.normalize(final_obs)
 
+    @property
+    def shift(self) -> Array:
+        return self.moments.mean
+
+    @property
+    def scale(self) -> Array:
+        scale: Array = np.sqrt(self.moments.var + self.eps)
+        return scale
+
     def normalize(self, obs: Array) -> Array:
-        scaled = (obs - self.moments.mean) / np.sqrt(self.moments.var + self.eps)
+        scaled = (obs - self.shift) / self.scale
         return np.clip(scaled, -self.clip, self.clip).astype(np.float32)
 
     def state_dict(self) -> State:
@@ -89,8 +99,16 @@ class RewardNormalizer:
         if self.updating:
             self.moments.update(self._returns[valid])
         self._returns[ended] = 0.0
-        scaled: Array = np.clip(rewards / np.sqrt(self.moments.var + self.eps), -self.clip, self.clip)
+        scaled: Array = np.clip(rewards / self.scale, -self.clip, self.clip)
         return scaled
+
+    @property
+    def shift(self) -> Array:
+        return np.zeros(())
+
+    @property
+    def scale(self) -> Array:
+        return np.asarray(np.sqrt(self.moments.var + self.eps))
 
     def reset(self, which: Array | None = None) -> None:
         self._returns[slice(None) if which is None else which] = 0.0

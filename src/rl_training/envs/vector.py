@@ -27,7 +27,7 @@ from rl_training.envs.episodes import FAILURES, MAX_RECORDED, EpisodeRecord, Rep
 from rl_training.envs.normalize import ObservationNormalizer, RewardNormalizer
 from rl_training.envs.spaces import describe_action_space, first_action
 from rl_training.errors import CheckpointError, RunError, UserError
-from rl_training.types import EnvStep, Episode, State
+from rl_training.types import EnvStep, Episode, RawStep, State
 
 if TYPE_CHECKING:
     from rl_training.types import Array
@@ -87,6 +87,7 @@ class VectorEnvs:
         self._seed, self._stream, self._resets = seed, seed_stream, 0
         self.observation_normalizer = observation_normalizer
         self.reward_normalizer = reward_normalizer
+        self.normalizes = observation_normalizer is not None or reward_normalizer is not None
 
         num = self.num_envs
         self._all, self._none = np.ones(num, np.bool_), np.zeros(num, np.bool_)
@@ -166,13 +167,20 @@ class VectorEnvs:
             if self._mode is AutoresetMode.DISABLED:
                 obs = self._reset_some(obs, ended)
 
-        self._raw = obs
+        self._raw, raw = obs, None
+        if self.normalizes:
+            raw = RawStep(obs, final_obs, rewards.astype(np.float32))
         if self.observation_normalizer is not None:
             obs, final_obs = self.observation_normalizer.step(obs, final_obs, is_first, valid)
         self.obs = obs
         if self.reward_normalizer is not None:
             rewards = self.reward_normalizer.step(rewards, terminated | truncated, valid)
-        return EnvStep(obs, final_obs, rewards.astype(np.float32), terminated, truncated, is_first, valid, episodes)
+        return EnvStep(obs, final_obs, rewards.astype(np.float32), terminated, truncated, is_first, valid, episodes, raw)
+
+    @property
+    def raw_obs(self) -> Array:
+        """`obs` before normalisation."""
+        return self._raw
 
     def close(self) -> None:
         """Never raises: whoever closes has done what it came for, or an error of its own to tell."""

@@ -28,6 +28,9 @@ NO_STARTS = torch.zeros(0, dtype=torch.bool)  # a feed-forward network has nothi
 class Feed(Protocol):
     """Where steps go: by way of finished items into a replay, or as they are into a rollout."""
 
+    raw: bool
+    """Whether it takes steps as the environments gave them, before any normalisation; else as they were acted on."""
+
     def push(self, step: Step) -> None: ...
 
     def flush(self) -> None:
@@ -69,9 +72,11 @@ class ReplayFeed:
     """Steps to items, and the items into a replay: those of several steps at once where nobody reads it between them."""
 
     MOST = 64  # steps kept back
+    raw = True
 
-    def __init__(self, maker: ItemMaker, replay: Replay) -> None:
-        self._maker, self._replay = maker, replay
+    def __init__(self, maker: ItemMaker, replay: Replay, refresh: Callable[[], None] | None = None) -> None:
+        """refresh: called whenever the replay is about to be learned from (see `NormalizedReplay`)."""
+        self._maker, self._replay, self._refresh = maker, replay, refresh
         self._push = maker.push  # looked up once: it is called every step
         self._kept: list[Items] = []  # arrays that nobody writes to again (see envs/vector.py)
 
@@ -86,6 +91,8 @@ class ReplayFeed:
         if self._kept:
             self._replay.add_items(joined(self._kept))
             self._kept.clear()
+        if self._refresh is not None:
+            self._refresh()
 
     def drop(self, env_indices: Array) -> None:
         items = self._maker.drop(env_indices)
@@ -106,6 +113,7 @@ class ReplayFeed:
 class RolloutFeed:
     """Steps as they are; what is open is the rollout's own state."""
 
+    raw = False
     num_open = 0
 
     def __init__(self, rollout: RolloutBuffer) -> None:
@@ -138,6 +146,7 @@ class Actor:
         self.learns_from = behaviour.learning_starts  # the environment step from which there is enough to learn from
         self._generator = torch.Generator(device).manual_seed(seed)
         self._obs = envs.reset()
+        self._raw = envs.raw_obs if feed.raw and envs.normalizes else None  # where the feed takes another form than is acted on
         self._is_first = np.ones(envs.num_envs, bool)
         self._state: CoreState = network.initial_state(envs.num_envs)
         self._needs_forward = bool(self._state)
@@ -183,9 +192,10 @@ class Actor:
         if meanwhile is not None:
             meanwhile()
         step = self.envs.step(self.behaviour.to_env(actions))
-        self.feed.push(
-            Step(self._obs, actions, step.rewards, step.final_obs, step.terminated, step.truncated, self._is_first, step.valid, state)
-        )
+        obs, rewards, next_obs = self._obs, step.rewards, step.final_obs
+        if self._raw is not None and step.raw is not None:
+            obs, rewards, next_obs, self._raw = self._raw, step.raw.rewards, step.raw.final_obs, step.raw.obs
+        self.feed.push(Step(obs, actions, rewards, next_obs, step.terminated, step.truncated, self._is_first, step.valid, state))
         self._obs, self._is_first = step.obs, step.is_first
         return step
 
@@ -210,6 +220,8 @@ class Actor:
         self.learns_from = int(state["learns_from"])
         restored = self.envs.load_state_dict(state["envs"])
         self._obs = restored.obs
+        if self._raw is not None:
+            self._raw = self.envs.raw_obs
         lost = ~restored.restored
         if lost.any():
             self.feed.drop(np.flatnonzero(lost))

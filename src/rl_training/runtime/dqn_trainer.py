@@ -20,10 +20,9 @@ from rl_training.experiment.settings import ValueSettings
 from rl_training.models.build import build_q_network
 from rl_training.models.network import ValueNetwork
 from rl_training.models.q_network import QNetwork
-from rl_training.runtime.actor import ReplayFeed
 from rl_training.runtime.run import RunOptions, TrainResult
 from rl_training.runtime.trainer_setup import Setup, prepare
-from rl_training.runtime.value_based import ValueParts, head_keywords, learner_keywords, replay_keywords, train_value_based
+from rl_training.runtime.value_based import ValueParts, head_keywords, learner_keywords, make_feed, replay_keywords, train_value_based
 
 
 def build_network(settings: ValueSettings, spaces: Mapping[str, Any]) -> QNetwork:
@@ -61,8 +60,9 @@ def build_parts(setup: Setup, rule: Rule | None = None, backup: Backup | None = 
         raise setup.wrong_network("a Q-network")
     learner = build_learner(setup, settings, network, rule, backup)
     buffer = PrioritizedReplayBuffer if settings.prioritized else ReplayBuffer
-    replay = buffer(**replay_keywords(setup, settings))
-    feed = ReplayFeed(NStepAccumulator(settings.n_step, settings.gamma, config.num_envs), replay)
+    held = buffer(**replay_keywords(setup, settings))
+    accumulator = NStepAccumulator(settings.n_step, settings.gamma, config.num_envs)
+    replay, feed = make_feed(setup, accumulator, held, clip_rewards=settings.n_step == 1)
     return ValueParts(network, learner, replay, feed)
 
 

@@ -15,10 +15,9 @@ from rl_training.experiment.network_parts import core_maker, make_torso
 from rl_training.experiment.settings import RecurrentSettings
 from rl_training.models.network import RecurrentValueNetwork
 from rl_training.models.recurrent import RecurrentQNetwork, recurrent_q_parts
-from rl_training.runtime.actor import ReplayFeed
 from rl_training.runtime.run import RunOptions, TrainResult
 from rl_training.runtime.trainer_setup import Setup, prepare
-from rl_training.runtime.value_based import ValueParts, head_keywords, learner_keywords, replay_keywords, train_value_based
+from rl_training.runtime.value_based import ValueParts, head_keywords, learner_keywords, make_feed, replay_keywords, train_value_based
 
 
 def build_network(settings: RecurrentSettings, spaces: Mapping[str, Any]) -> RecurrentQNetwork:
@@ -59,7 +58,7 @@ def build_parts(setup: Setup, algorithm: type[DRQN] = DRQN, rule: Rule | None = 
     )
     state = network.initial_state(1)  # of the network that is there, which may be a user's own
     buffer = PrioritizedRecurrentReplayBuffer if s.prioritized else RecurrentReplayBuffer
-    replay = buffer(
+    held = buffer(
         **replay_keywords(setup, s),
         num_envs=config.num_envs,
         sequence_length=s.sequence_length,
@@ -69,7 +68,8 @@ def build_parts(setup: Setup, algorithm: type[DRQN] = DRQN, rule: Rule | None = 
         sequence_overlap=s.sequence_overlap,
         burn_in=s.burn_in,
     )
-    return ValueParts(network, learner, replay, ReplayFeed(replay.make_assembler(), replay))
+    replay, feed = make_feed(setup, held.make_assembler(), held, clip_rewards=True)  # a chunk holds single steps
+    return ValueParts(network, learner, replay, feed)
 
 
 def rule_of(s: RecurrentSettings) -> Rule:

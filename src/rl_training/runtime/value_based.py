@@ -9,12 +9,13 @@ import numpy as np
 
 from rl_training.algorithms.exploration import LinearSchedule, epsilon_ladder
 from rl_training.algorithms.q_learner import QLearner
+from rl_training.data.normalized import NormalizedReplay
 from rl_training.data.replay import Replay
 from rl_training.experiment.settings import ValueSettings
 from rl_training.models.heads import HeadKeywords
 from rl_training.models.network import Network
 from rl_training.runtime.accelerate import accelerate_acting, accelerate_updates
-from rl_training.runtime.actor import Actor, Feed
+from rl_training.runtime.actor import Actor, Feed, ItemMaker, ReplayFeed
 from rl_training.runtime.behaviour import EpsilonGreedy
 from rl_training.runtime.cadence import UpdatePlan
 from rl_training.runtime.off_policy import train_off_policy
@@ -60,6 +61,19 @@ def replay_keywords(setup: Setup, settings: ValueSettings) -> dict[str, Any]:
     if settings.prioritized:
         keywords |= {"alpha": settings.prioritized_alpha, "priority_eps": settings.priority_eps}
     return keywords
+
+
+def make_feed(setup: Setup, maker: ItemMaker, held: Replay, *, clip_rewards: bool) -> tuple[Replay, Feed]:
+    """The replay as it is learned from, and the way into it. Where the environments normalise, it holds raw values.
+
+    clip_rewards: its rewards are those of single steps.
+    """
+    envs = setup.envs
+    if not envs.normalizes:
+        return held, ReplayFeed(maker, held)
+    units: dict[str, Any] = {"observations": envs.observation_normalizer, "rewards": envs.reward_normalizer}
+    replay = NormalizedReplay(held, **units, clip_rewards=clip_rewards, device=setup.device)
+    return replay, ReplayFeed(maker, replay, replay.refresh)
 
 
 def exploration(settings: ValueSettings, horizon: int, num_envs: int) -> Callable[[int], float] | Array:
