@@ -29,14 +29,13 @@ def sampled(made: Any, *, prioritized: bool = False, compiled: bool = False, pac
     from rl_training.data import PrioritizedReplayBuffer, ReplayBuffer
     from rl_training.runtime.updates import SampledUpdates
     from rl_training.speed.ahead_of_time import compile_learner
-    from rl_training.speed.packed import PackedReplay
 
     replay: Any = PrioritizedReplayBuffer(ROWS, (OBS_DIM,)) if prioritized else ReplayBuffer(ROWS, (OBS_DIM,))
     replay.add_batch(**data()._asdict())
-    given: Any = PackedReplay(replay) if packed else replay
-    updates = SampledUpdates(made, given, BATCH, (lambda step: 0.4) if prioritized else None)
+    updates = SampledUpdates(made, replay, BATCH, (lambda step: 0.4) if prioritized else None)
+    updates.packed = packed
     if compiled:
-        compile_learner(made, updates.sample(0), given.unpack if packed else dict)
+        compile_learner(made, updates.sample(0), replay.unpack if packed else dict)
     step = 0
 
     def work(n: int) -> None:
