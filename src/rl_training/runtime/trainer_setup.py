@@ -21,10 +21,13 @@ from rl_training.models.network import Network
 from rl_training.resources import format_bytes, require_memory
 from rl_training.runtime.accelerate import speed_note
 from rl_training.runtime.cadence import UpdatePlan
-from rl_training.runtime.devices import resolve
+from rl_training.runtime.devices import resolve, resolve_device
 from rl_training.runtime.evaluator import Evaluate, evaluate
 from rl_training.runtime.rendering import Rendering
 from rl_training.runtime.sanity import check_sanity
+
+COPIES = 5
+"""Of its network that training holds: itself, its target, a gradient and Adam's two moments."""
 
 BACKENDS = {
     "auto": "auto (one loop in this process)",
@@ -164,7 +167,7 @@ def prepare(config: TrainConfig, env: EnvSource | None) -> Setup:
     try:
         require_row_spaces(config, envs)
         spaces = describe_spaces(envs)
-        network = build_network(config, spaces, seeds.network)
+        network = build_network(config, spaces, seeds.network, trains=True)
         found = resolve(
             network.facts,
             device=config.device,
@@ -174,7 +177,7 @@ def prepare(config: TrainConfig, env: EnvSource | None) -> Setup:
             num_quantiles=getattr(config.settings, "num_quantiles", 0),
         )
         device = torch.device(found.device.value)
-        _require_network_memory(network, found.device.value, copies=5)  # beside it: target, gradient, two moments
+        _require_network_memory(network, found.device.value, copies=COPIES)
         network = network.to(device)
     except BaseException:
         envs.close()
@@ -192,28 +195,31 @@ def prepare(config: TrainConfig, env: EnvSource | None) -> Setup:
     return Setup(resolved, envs, network, device, seeds, spaces, notes, source)
 
 
-def build_network(config: TrainConfig, spaces: Mapping[str, Any], seed: int) -> Network:
+def build_network(config: TrainConfig, spaces: Mapping[str, Any], seed: int, *, trains: bool = False) -> Network:
     """The row's network, initialised from its own seed without touching torch's global generator; with one thread, whatever the run has,
     so that the seed alone decides."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         with torch.random.fork_rng(devices=[]):
-            _require_fit(config, spaces)
+            _require_fit(config, spaces, trains)
             torch.manual_seed(seed)
             return config.spec.build_network(config.settings, spaces)
     finally:
         torch.set_num_threads(threads)
 
 
-def _require_fit(config: TrainConfig, spaces: Mapping[str, Any]) -> None:
-    """Raises UserError where the row's network does not fit into memory. It is counted without allocating it."""
+def _require_fit(config: TrainConfig, spaces: Mapping[str, Any], trains: bool) -> None:
+    """Raises UserError where the row's network, or training it, does not fit into memory. It is counted without allocating it."""
     try:
         with torch.device("meta"):
             network = config.spec.build_network(config.settings, spaces)
     except Exception:  # a network of somebody's own that cannot be built so: it is built as it is
         return
-    _require_network_memory(network, "cpu")
+    if trains:
+        _require_network_memory(network, resolve_device(config.device, network.facts).value, copies=COPIES)
+    else:
+        _require_network_memory(network, "cpu")
 
 
 def _require_network_memory(network: Network, device: str, *, copies: int = 1) -> None:
