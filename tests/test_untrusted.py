@@ -200,7 +200,7 @@ def test_a_network_that_does_not_fit_is_refused_before_anything_is_written(cli: 
     monkeypatch.setattr("rl_training.resources.available_memory", lambda device="cpu": 1 << 29)
     wide = "algo_kwargs.hidden_sizes=[16384, 16384]"
     line = refused(cli, "train", "--config", "small.yaml", "--set", wide)
-    assert "training a network of 1 GiB needs 1 GiB on cpu, but only 512 MiB is available: make its layers smaller" in line
+    assert "training a network of 1 GiB needs 5.002 GiB on cpu, but only 512 MiB is available: make its layers smaller" in line
     long = ["--set", "algo=ppo", "--set", "algo_kwargs={num_steps: 1000000}", "--num-envs", "99", "--total-timesteps", "1000000000"]
     line = refused(cli, "train", "--config", "small.yaml", *long)
     # 99 million steps of two observations (16 bytes each), an action (8), a reward (4) and four flags: 48 bytes
