@@ -91,6 +91,31 @@ def section(title: str, name: str, missing: list[str], note: str = "") -> list[s
     return [f"## {title}", "", *([note, ""] if note else []), *comparison(tables), "", f"{command(name, record)}; {where(record)}", ""]
 
 
+def ablation(missing: list[str]) -> list[str]:
+    """Each piece of speed/ with and without it; the GPU's are a record of their own."""
+    lines = []
+    for name in ("ablation", "ablation_gpu"):
+        record = load(name)
+        if record is None:
+            missing.append(name)
+            continue
+        rows = [
+            f"| {result['case']} | {result['unit']} | {number(result['medians']['ours'])} | {number(result['medians']['without'])} | "
+            + f"{result['ratios']['ours']:.2f}× |"
+            for result in record["results"]
+        ]
+        head = ["| piece and case | unit | with | without | ratio |", "| --- | --- | ---: | ---: | ---: |"]
+        lines += [*head, *rows, "", f"{command('ablation', record)}; {where(record)}", ""]
+    return [f"## {SPEED}", "", SPEED_NOTE, "", *lines] if lines else []
+
+
+SPEED = "What each piece of speed/ is worth"
+SPEED_NOTE = (
+    "The same work with the piece and without it, all the rest in place, in turns. "
+    "A piece that gave less than 1.05× in its best case would go."
+)
+
+
 def gpu(missing: list[str]) -> list[str]:
     record = load("gpu")
     if record is None:
@@ -192,6 +217,7 @@ def pages() -> dict[Path, str]:
         "The bare contenders do the network's passes and Adam alone: the least an update can be.",
     )
     lines += section("Replay", "replay", missing)
+    lines += ablation(missing)
     lines += gpu(missing)
     more, images = scaling(missing)
     lines += more

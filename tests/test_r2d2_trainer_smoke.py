@@ -20,7 +20,7 @@ def test_it_trains_and_gives_its_chunks_their_priorities(tmp_path: Path) -> None
     assert result.run_dir.name.startswith("r2d2__CartPole-v1__seed5__")
     assert result.metrics["num_updates"] == 51 and result.metrics["buffer_size"] == 300
     learner, replay = keep.parts.learner, keep.parts.replay
-    assert isinstance(learner, algorithms.R2D2) and learner.double_q
+    assert isinstance(learner, algorithms.R2D2) and isinstance(learner.backup, algorithms.DoubleBackup)
     stored = np.asarray(replay.state_dict()["sampler"]["priorities"])[: len(replay)]
     # After 51 updates of 8 chunks each, few still have the priority they came with.
     assert len(np.unique(stored)) > len(replay) // 2

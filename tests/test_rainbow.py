@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from rl_training.algorithms.backups import DoubleBackup
 from rl_training.data import PrioritizedReplayBuffer
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import TrainConfig, load_config
@@ -58,7 +59,7 @@ def test_a_run_has_all_six_parts_and_explores_by_its_noise_alone(tmp_path: Path)
     network, learner = parts.learner.q_network, parts.learner
     assert isinstance(network.head, CategoricalHead) and network.head.value is not None
     assert all(isinstance(layer, NoisyLinear) for stream in (network.head.advantage, network.head.value) for layer in stream.layers)
-    assert learner.double_q
+    assert isinstance(learner.backup, DoubleBackup)
     assert isinstance(parts.replay, PrioritizedReplayBuffer)
     # γ³ in the replay: three steps were summed
     discounts = parts.replay.sample(64)["discounts"]

@@ -11,7 +11,7 @@ from typing_extensions import Unpack
 from rl_training.algorithms.backups import Backup, Bootstrap, greedy_backup
 from rl_training.algorithms.distributional_losses import clipped_share, cross_entropy, entropy, project
 from rl_training.algorithms.q_learner import LearnerOptions, QLearner, Schedule
-from rl_training.algorithms.rules import Rule, bellman, mixed
+from rl_training.algorithms.rules import Rule, TDLoss, bellman, mixed
 from rl_training.algorithms.views import TransitionView
 
 
@@ -60,8 +60,8 @@ class CategoricalRule(Rule):
     def target_value(self, target: Tensor) -> Tensor:
         return target @ self.support
 
-    def priority(self, chosen: Tensor, target: Tensor) -> Tensor:
-        return (cross_entropy(chosen, target) - entropy(target)).clamp_(min=0)  # rounding alone makes it negative
+    def priority(self, td: TDLoss) -> Tensor:
+        return (td.loss.detach() - entropy(td.target)).clamp_(min=0)  # rounding alone makes it negative
 
 
 def _per_action(bootstrap: Bootstrap, rewards: Tensor, discounts: Tensor) -> tuple[Tensor, Tensor]:

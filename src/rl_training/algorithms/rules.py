@@ -50,9 +50,9 @@ class Rule(ABC):
         """|δ|, [...]."""
         return (self.target_value(target) - self.q_value(chosen)).abs_()
 
-    def priority(self, chosen: Tensor, target: Tensor) -> Tensor:
+    def priority(self, td: TDLoss) -> Tensor:
         """What prioritized replay should rank by, [...]."""
-        return self.td_error(chosen, target)
+        return td.td_error
 
 
 def bellman(rewards: Tensor, discounts: Tensor, bootstrap: Bootstrap, *, value_rescaling: bool = False) -> Tensor:
@@ -108,7 +108,7 @@ class TDLoss:
 
     @property
     def priority(self) -> Tensor:
-        return self.rule.priority(self.chosen.detach(), self.target)
+        return self.rule.priority(self)
 
 
 def reduce_loss(loss: Tensor, mask: Tensor | None, weights: Tensor | None) -> Tensor:

@@ -1,20 +1,35 @@
-"""Feed-forward networks from plain keywords: any torso before any head. (recurrent/parts.py has those of recurrent ones.)
+"""Feed-forward networks from plain keywords: the named ones by their head, and any other torso before any head.
+
+(recurrent/parts.py has those of recurrent ones.)
 
 `torso` reads the observation; without one the fully connected layers do, of the observation flattened.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from typing_extensions import Unpack
 
 from rl_training.models.actor_critic import ActorCriticHeads, FeedForwardActorCritic, MLPActorCritic
 from rl_training.models.distributions import Distribution
 from rl_training.models.heads import HeadKeywords, HeadKind, make_head
+from rl_training.models.mlp_c51_q_network import MLPC51QNetwork
+from rl_training.models.mlp_iqn_network import MLPIQNetwork
 from rl_training.models.mlp_layers import ActivationName
+from rl_training.models.mlp_q_network import MLPQNetwork
+from rl_training.models.mlp_qr_q_network import MLPQRQNetwork
 from rl_training.models.q_network import QNetwork
 from rl_training.models.torsos import Torso, make_encoder
+
+_BY_HEAD: dict[HeadKind, tuple[Callable[..., QNetwork], dict[str, Any]]] = {
+    "scalar": (MLPQNetwork, {}),
+    "categorical": (MLPC51QNetwork, {"num_atoms": 51, "v_min": -10.0, "v_max": 10.0}),
+    "quantile": (MLPQRQNetwork, {"num_quantiles": 51}),
+    "implicit": (MLPIQNetwork, {"num_quantiles": 64, "num_target_quantiles": 64, "num_acting_quantiles": 32, "embedding_dim": 64}),
+}
+"""Head → the fully connected network with it, and the head's own keywords with their defaults."""
 
 
 def build_q_network(
@@ -27,6 +42,10 @@ def build_q_network(
     **keywords: Unpack[HeadKeywords],
 ) -> QNetwork:
     """A feed-forward Q-network. The last of `hidden_sizes` is the head's: doubled if dueling, noisy if noisy."""
+    if torso is None and len(obs_shape) == 1:
+        named, own = _BY_HEAD[head]
+        common = {name: keywords[name] for name in ("dueling", "noisy", "noisy_sigma") if name in keywords}
+        return named(obs_shape[0], action_dim, hidden_sizes=hidden_sizes, **common, **{name: keywords.get(name, own[name]) for name in own})
     encoder = make_encoder(obs_shape, hidden_sizes[:-1], torso=torso)
     return QNetwork(encoder, make_head(head, encoder.out_dim, action_dim, hidden_sizes=hidden_sizes[-1:], **keywords))
 
