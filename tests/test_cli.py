@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -19,8 +20,10 @@ from checkpoint_files import edit
 from command_line import SMALL, Cli, Outcome
 from rl_training import __version__
 from rl_training.cli import load_config
+from rl_training.commands.output import say
 from rl_training.experiment.config import SHIPPED_CONFIGS
 from rl_training.experiment.registry import algorithm_names, get_algorithm_spec
+from rl_training.runtime import signals, workflows
 
 # What it does
 
@@ -316,3 +319,29 @@ def test_a_signal_saves_then_leaves(here: Path, signum: signal.Signals, code: in
     assert "Traceback" not in err
     (latest,) = here.glob("runs/*/checkpoints/latest")
     assert os.readlink(latest) in err.splitlines()[-1]  # the checkpoint it saved is the one it names
+
+
+def test_ctrl_c_again_and_again_while_the_command_is_leaving_changes_nothing(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any, **__: Any) -> Any:
+        with signals.listening():
+            try:
+                signal.raise_signal(signal.SIGINT)
+            finally:
+                again()
+
+    def again() -> None:
+        for _ in range(3):
+            signal.raise_signal(signal.SIGINT)
+
+    def say_slowly(*words: Any) -> None:  # what takes time on the way out
+        for _ in range(3):
+            signal.raise_signal(signal.SIGINT)
+        say(*words)
+
+    before = signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(workflows, "train", interrupted)
+    monkeypatch.setattr("rl_training.cli.say", say_slowly)
+    outcome = cli("train", "--config", "small.yaml", "--quiet")
+    assert outcome.code == 130
+    assert outcome.err.splitlines() == ["interrupted: interrupted before anything was changed"]
+    assert signal.getsignal(signal.SIGINT) is before

@@ -214,3 +214,12 @@ def test_an_item_is_one_aligned_row() -> None:
     storage.gather_rows(np.array([1]), rows)
     assert set(storage.unpack(rows)) == {"c", "d"}
     assert storage.nbytes == 5 * 32 and storage.state_dict()["rows"].nbytes == 2 * 32
+
+
+def test_a_saved_state_without_the_discounts_that_are_expected_is_refused() -> None:
+    kept = ReplayBuffer(4, (2,))
+    kept.add(obs=[0, 0], actions=0, rewards=0, next_obs=[0, 0], dones=0)
+    waiting = ReplayBuffer(4, (2,))
+    waiting.expect_discounts()
+    with pytest.raises(ValueError, match="has_discounts is False"):
+        waiting.load_state_dict(kept.state_dict())

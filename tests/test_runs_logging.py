@@ -156,3 +156,15 @@ def test_every_sink_is_closed_even_where_one_fails() -> None:
     with pytest.raises(RunError, match="b"), Sinks([Sink("a"), Sink("b"), Sink("c")]):
         pass
     assert sorted(closed) == ["a", "b", "c"]
+
+
+def test_a_file_of_records_is_cut_line_by_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long a stranger has made it: neither the file nor one of its lines is read at once."""
+    monkeypatch.setattr("rl_training.experiment.runs._LONGEST_RECORD", 64)
+    directory = RunDirectory.create(config_in(tmp_path))
+    records = [f'{{"step": {step}}}\n' for step in (1, 2, 3)]
+    directory.metrics.write_text(records[0] + "\0" * 200 + "\n" + records[1] + records[2] + '{"step": 2')
+    assert directory.cut_after(2) == 2
+    assert directory.metrics.read_text() == records[0] + records[1]
+    assert directory.cut_after(2, records=1) == 1
+    assert directory.metrics.read_text() == records[0]

@@ -7,10 +7,13 @@ after a checkpoint was saved. The commands themselves are in commands/.
 from __future__ import annotations
 
 import contextlib
+import signal
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
@@ -22,6 +25,7 @@ from rl_training.commands.output import say
 from rl_training.commands.policies import evaluate, predict
 from rl_training.commands.train import resume, train
 from rl_training.errors import Interrupted, RunError, UserError
+from rl_training.runtime import signals
 
 if TYPE_CHECKING:
     from rl_training.experiment.config import load_config
@@ -103,8 +107,42 @@ def _modules_here() -> Iterator[None]:
         sys.path.remove(here)
 
 
+class _OneInterrupt:
+    """Ctrl-C before and after a run, which has handlers of its own: the first of all ends the command, those after it change nothing.
+
+    Somebody who presses it six times is answered once: without this the last ones would end in a traceback out of the clean-up.
+    """
+
+    leaving = False
+
+    def __call__(self, signum: int, frame: FrameType | None) -> None:
+        if not self.leaving and not signals.came():
+            self.leaving = True
+            raise KeyboardInterrupt
+
+    @contextlib.contextmanager
+    def listening(self, *, to_the_end: bool) -> Iterator[None]:
+        """to_the_end: the process ends with the command, and no Ctrl-C that still comes shall change how."""
+        if threading.current_thread() is not threading.main_thread():  # which alone is told of signals
+            yield
+            return
+        old = signal.signal(signal.SIGINT, self)
+        try:
+            yield
+        finally:
+            if not (to_the_end and (self.leaving or signals.came())):
+                signal.signal(signal.SIGINT, old)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; its exit code."""
+    interrupt = _OneInterrupt()
+    signals.forget()
+    with interrupt.listening(to_the_end=argv is None):
+        return _run(argv)
+
+
+def _run(argv: Sequence[str] | None) -> int:
     command = typer.main.get_command(app)
     try:
         with warnings.catch_warnings(), _modules_here():

@@ -89,6 +89,10 @@ class ReplayBuffer(SampledBuffer):
         """
         return self._ring.sample(batch_size, beta, packed=packed)
 
+    def expect_discounts(self) -> None:
+        """Every transition will bring its discount. Said before the first one, it has a saved state of others refused when it is loaded."""
+        self._set_discounts(True)
+
     def _set_discounts(self, given: bool | None) -> None:
         self._has_discounts = given
         storage = self._ring.storage
@@ -99,5 +103,8 @@ class ReplayBuffer(SampledBuffer):
         return {"has_discounts": self._has_discounts, **self._ring.state_dict(copy=copy)}
 
     def load_state_dict(self, state: State) -> None:
+        saved = state["has_discounts"]
+        if self._has_discounts is not None and saved is not self._has_discounts:
+            raise ValueError(f"has_discounts is {saved!r:.20}, and this buffer's is {self._has_discounts}")
         self._ring.load_state_dict(state)
-        self._set_discounts(state["has_discounts"])
+        self._set_discounts(saved)

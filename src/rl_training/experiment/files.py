@@ -17,7 +17,7 @@ import shutil
 import stat
 import sys
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -107,11 +107,16 @@ def beside(path: Path, prefix: str) -> Path:
 
 def write_text(path: Path, text: str) -> None:
     """Writes `path` whole or not at all. A link there is replaced, not followed."""
+    write_lines(path, (text,))
+
+
+def write_lines(path: Path, lines: Iterable[str]) -> None:
+    """The same, line by line as they come: for what may be larger than memory."""
     temporary = beside(path, ".new-")
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_FOLLOW, 0o666)
         with open(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
+            file.writelines(lines)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)

@@ -8,7 +8,7 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from functools import cache
 from importlib import metadata
@@ -27,6 +27,7 @@ from rl_training.experiment.files import (
     reason,
     remove,
     write_json,
+    write_lines,
     write_text,
 )
 
@@ -152,11 +153,20 @@ class RunDirectory:
         written; how many are left."""
         if not self.metrics.exists():
             return 0
+        count = 0
+
+        def kept() -> Iterator[str]:
+            nonlocal count
+            for line in _lines(self.metrics):
+                if count == records:
+                    return
+                if _step_of(line) <= step:
+                    count += 1
+                    yield line
+
         with failing_as_run_error(self.metrics):
-            lines = self.metrics.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
-            kept = [line for line in lines if _step_of(line) <= step][:records]
-            write_text(self.metrics, "".join(kept))
-        return len(kept)
+            write_lines(self.metrics, kept())
+        return count
 
 
 def _lock_of(path: Path) -> Lock:
@@ -167,6 +177,16 @@ def _lock_of(path: Path) -> Lock:
     if lock is None:
         raise UserError(f"{path}: another process is training in this run")
     return lock
+
+
+_LONGEST_RECORD = 1 << 20
+
+
+def _lines(path: Path) -> Iterator[str]:
+    """The file's lines, one in memory at a time; of a longer one than any record is come pieces, which are no records."""
+    with path.open("rb") as file:
+        while line := file.readline(_LONGEST_RECORD):
+            yield line.decode("utf-8", errors="replace")
 
 
 def _step_of(line: str) -> float:

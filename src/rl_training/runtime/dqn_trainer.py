@@ -61,6 +61,7 @@ def build_parts(setup: Setup, rule: Rule | None = None, backup: Backup | None = 
     learner = build_learner(setup, settings, network, rule, backup)
     buffer = PrioritizedReplayBuffer if settings.prioritized else ReplayBuffer
     held = buffer(**replay_keywords(setup, settings))
+    held.expect_discounts()  # n-step windows give each transition its own
     accumulator = NStepAccumulator(settings.n_step, settings.gamma, config.num_envs)
     replay, feed = make_feed(setup, accumulator, held, clip_rewards=settings.n_step == 1)
     return ValueParts(network, learner, replay, feed)

@@ -67,19 +67,31 @@ class Signals:
 
 
 _listening: Signals | None = None
+_last = Signals()
+
+
+def came() -> bool:
+    """Whether a signal came while this process last listened: it is leaving, or has left, and needs no telling."""
+    return _last.signum is not None
+
+
+def forget() -> None:
+    """A new command begins: what came before it does not count."""
+    global _last
+    _last = Signals()
 
 
 @contextlib.contextmanager
 def listening() -> Iterator[Signals]:
     """Signals come here, and where one ends what is done inside, it ends as `Interrupted`. Inside another, it is the same one."""
-    global _listening
+    global _listening, _last
     if threading.current_thread() is not threading.main_thread():  # which alone is told of signals
         yield Signals()
         return
     if _listening is not None:
         yield _listening
         return
-    _listening = signals = Signals()
+    _listening = _last = signals = Signals()
     old = {signum: signal.signal(signum, signals) for signum in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield signals
