@@ -252,9 +252,6 @@ def _moved(
         raise ConfigError(f"total_timesteps is absolute and this checkpoint is at step {step} already, got {total_timesteps}")
     else:
         total = total_timesteps
-    if total <= step:
-        text = f"the run is at its end already (step {step:,} of {total:,}): nothing is trained; a larger total_timesteps goes on"
-        warnings.warn(text, stacklevel=3)
     horizon = total if extend_schedule else config.horizon
     if (total, horizon) != (config.total_timesteps, config.horizon):
         changes = {"total_timesteps": total, "schedule_timesteps": horizon}
