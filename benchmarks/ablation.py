@@ -27,7 +27,7 @@ Makes = Callable[[bool], Work]
 def sampled(made: Any, *, prioritized: bool = False, compiled: bool = False, packed: bool = False) -> Work:
     """A learner and its replay; compiled from the user's cache, or into it."""
     from rl_training.data import PrioritizedReplayBuffer, ReplayBuffer
-    from rl_training.runtime.updates import SampledUpdates
+    from rl_training.runtime.off_policy import SampledUpdates
     from rl_training.speed.ahead_of_time import compile_learner
 
     replay: Any = PrioritizedReplayBuffer(ROWS, (OBS_DIM,)) if prioritized else ReplayBuffer(ROWS, (OBS_DIM,))

@@ -83,7 +83,7 @@ def parts_of(algo: str, device: str, *, steps: int = 200, **changes: Any) -> Any
 def updates_of(parts: Any, batch_size: int, beta: Any, device: torch.device) -> tuple[Any, Any]:
     """(graphed, eager) updates of these parts; use one of them."""
     from rl_training.runtime.accelerate import accelerate_learner
-    from rl_training.runtime.updates import SampledUpdates
+    from rl_training.runtime.off_policy import SampledUpdates
     from rl_training.speed.graphs import GraphedUpdates
 
     accelerate_learner(parts.learner)

@@ -17,11 +17,10 @@ import torch
 from torch import Tensor
 
 from rl_training.algorithms.adam import FlatAdam
-from rl_training.algorithms.backups import Bootstrap, DoubleBackup, MaxBackup, Seen
+from rl_training.algorithms.backups import Bootstrap, DoubleBackup, MaxBackup, Seen, take_action
 from rl_training.algorithms.by_head import make_rule
 from rl_training.algorithms.distributional_losses import midpoints
 from rl_training.algorithms.sequence_view import n_step_returns
-from rl_training.algorithms.value_losses import take_action
 
 Settings = dict[str, Any]
 """The package's names and units (`algo_kwargs`); `head` is scalar, quantile or implicit."""

@@ -21,7 +21,7 @@ from rl_training.models import MLPQNetwork
 from rl_training.models.flat import flatten_parameters
 from rl_training.runtime.accelerate import BREAK_EVEN_UPDATES, CompilingUpdates, accelerate_learner, missing_toolchain, resolve_compile
 from rl_training.runtime.callbacks import Callback
-from rl_training.runtime.updates import SampledUpdates
+from rl_training.runtime.off_policy import SampledUpdates
 from rl_training.runtime.workflows import resume_training, train
 from rl_training.speed import ahead_of_time
 from rl_training.speed.ahead_of_time import Compiled, compile_learner, trace

@@ -14,8 +14,8 @@ from rl_training.algorithms.backups import Backup, Bootstrap, DoubleBackup, MaxB
 from rl_training.algorithms.c51_dqn import CategoricalRule
 from rl_training.algorithms.dqn import ScalarRule
 from rl_training.algorithms.qr_dqn import QuantileRule
+from rl_training.algorithms.rules import rescale, unrescale
 from rl_training.algorithms.sequence_view import bootstrap_at
-from rl_training.algorithms.value_losses import rescale, unrescale
 from rl_training.models import MLPC51QNetwork, MLPQNetwork, MLPQRQNetwork
 from rl_training.runtime.accelerate import accelerate_learner
 from rl_training.speed import ahead_of_time

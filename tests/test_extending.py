@@ -15,8 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from command_line import Cli
-from rl_training.algorithms.backups import Backup, Bootstrap, Seen
-from rl_training.algorithms.value_losses import take_action
+from rl_training.algorithms.backups import Backup, Bootstrap, Seen, take_action
 from rl_training.api import managed
 from rl_training.errors import ConfigError, SpaceError
 from rl_training.experiment import network_parts, registry

@@ -17,7 +17,7 @@ from rl_training.data import sampled_ring, samplers, storage
 from rl_training.data.storage import Field, RingStorage
 from rl_training.runtime import accelerate
 from rl_training.runtime.callbacks import Callback
-from rl_training.runtime.updates import SampledUpdates
+from rl_training.runtime.off_policy import SampledUpdates
 from rl_training.runtime.workflows import train
 from rl_training.speed.graphs import GraphedForward, GraphedUpdates
 from rl_training.speed.streams import on_streams

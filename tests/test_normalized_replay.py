@@ -15,7 +15,7 @@ from rl_training.envs.normalize import ObservationNormalizer, RewardNormalizer
 from rl_training.models import MLPQNetwork
 from rl_training.runtime.accelerate import CompilingUpdates
 from rl_training.runtime.actor import ReplayFeed
-from rl_training.runtime.updates import SampledUpdates
+from rl_training.runtime.off_policy import SampledUpdates
 from rl_training.speed import ahead_of_time
 from rl_training.speed.ahead_of_time import Compiled, trace
 from rl_training.speed.graphs import GraphedUpdates

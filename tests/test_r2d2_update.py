@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rl_training.algorithms import DRQN, R2D2, drqn_loss, r2d2_loss
 from rl_training.algorithms.backups import DoubleBackup, MaxBackup
 from rl_training.algorithms.drqn import sequence_priorities
-from rl_training.algorithms.value_losses import rescale, unrescale
+from rl_training.algorithms.rules import rescale, unrescale
 from sequence_chunks import TableNetwork, lstm, random_chunks, table_chunk
 
 pytestmark = pytest.mark.numeric

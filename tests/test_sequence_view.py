@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from rl_training.algorithms.backups import greedy_backup
+from rl_training.algorithms.rules import td_target
 from rl_training.algorithms.sequence_view import SequenceView, n_step_returns
-from rl_training.algorithms.value_losses import td_target
 from rl_training.algorithms.views import Aligned
 from rl_training.data import RecurrentReplayBuffer
 from rl_training.models import Draws, LSTMQNetwork

@@ -9,11 +9,10 @@ import torch
 from torch import Tensor
 
 from rl_training.algorithms import DQN
-from rl_training.algorithms.backups import Bootstrap, DoubleBackup
+from rl_training.algorithms.backups import Bootstrap, DoubleBackup, take_action
 from rl_training.algorithms.by_head import make_rule
 from rl_training.algorithms.q_learner import QLearner
 from rl_training.algorithms.rules import Rule, bellman
-from rl_training.algorithms.value_losses import take_action
 from rl_training.algorithms.views import TransitionView
 from rl_training.models import MLPQNetwork
 from rl_training.models.build import build_q_network

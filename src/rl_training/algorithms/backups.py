@@ -13,7 +13,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.value_losses import take_action
+
+def take_action(out: Tensor, actions: Tensor) -> Tensor:
+    """The outputs of the given actions: [..., A] → [...], or [..., A, N] → [..., N]."""
+    if out.ndim == actions.ndim + 1:
+        return out.gather(-1, actions.unsqueeze(-1)).squeeze(-1)
+    index = actions[..., None, None].expand(*actions.shape, 1, out.shape[-1])
+    return out.gather(-2, index).squeeze(-2)
 
 
 class Seen(NamedTuple):

@@ -7,10 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.backups import Backup, Bootstrap, greedy_backup
+from rl_training.algorithms.backups import Backup, Bootstrap, greedy_backup, take_action
 from rl_training.algorithms.q_learner import QLearner, Schedule
 from rl_training.algorithms.rules import LazyMetrics, Rule, TDLoss, bellman, reduce_loss
-from rl_training.algorithms.value_losses import take_action
 from rl_training.algorithms.views import TransitionView
 from rl_training.types import Batch
 

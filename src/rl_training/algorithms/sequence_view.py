@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from rl_training.algorithms.backups import Backup, Bootstrap, Seen
-from rl_training.algorithms.value_losses import take_action
+from rl_training.algorithms.backups import Backup, Bootstrap, Seen, take_action
 from rl_training.algorithms.views import Aligned, RunPasses, in_turn
 from rl_training.models.heads import Draws
 from rl_training.models.network import CoreState

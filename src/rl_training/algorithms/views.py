@@ -11,8 +11,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.backups import Backup, Bootstrap, Seen
-from rl_training.algorithms.value_losses import take_action
+from rl_training.algorithms.backups import Backup, Bootstrap, Seen, take_action
 from rl_training.models.heads import Draws
 from rl_training.types import Batch
 

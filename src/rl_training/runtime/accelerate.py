@@ -23,7 +23,7 @@ from rl_training.algorithms.q_learner import QLearner
 from rl_training.errors import ConfigError
 from rl_training.resources import speed_is_on
 from rl_training.runtime.actor import Actor
-from rl_training.runtime.updates import SampledUpdates, Updates
+from rl_training.runtime.off_policy import SampledUpdates, Updates
 from rl_training.types import UpdateResult
 
 Say = Callable[[str, str], None]

@@ -18,10 +18,9 @@ from rl_training.runtime.accelerate import accelerate_acting, accelerate_updates
 from rl_training.runtime.actor import Actor, Feed, ItemMaker, ReplayFeed
 from rl_training.runtime.behaviour import EpsilonGreedy
 from rl_training.runtime.cadence import UpdatePlan
-from rl_training.runtime.off_policy import train_off_policy
+from rl_training.runtime.off_policy import SampledUpdates, train_off_policy
 from rl_training.runtime.run import Parts, Run, RunOptions, TrainResult
 from rl_training.runtime.trainer_setup import Setup
-from rl_training.runtime.updates import SampledUpdates
 from rl_training.types import Array
 
 DRAWN_AHEAD = 256  # steps of exploration drawn at once
