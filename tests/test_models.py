@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import copy
+import inspect
+import itertools
 import math
 from typing import Any
 
+import gymnasium as gym
 import pytest
 import torch
 from torch import Tensor, nn
+from typing_extensions import get_protocol_members
 
 from learners import batch_of, one_hot, parameters_of, set_outputs
 from rl_training.algorithms import DQN
+from rl_training.envs.spaces import describe_action_space
+from rl_training.experiment.registry import algorithm_names, get_algorithm_spec
 from rl_training.models import (
     NO_DRAWS,
     Categorical,
@@ -36,7 +42,9 @@ from rl_training.models import (
     make_head,
 )
 from rl_training.models.flat import flatten_parameters
+from rl_training.models.heads import Head
 from rl_training.models.layers import Stream, factorised_noise
+from rl_training.models.network import Network, _SequenceMethods, _TransitionMethods, is_recurrent_value_network, is_value_network
 from rl_training.models.recurrent import recurrent_q_parts
 
 pytestmark = pytest.mark.numeric
@@ -487,3 +495,20 @@ def test_flat_parameters_hold_convolutions_cores_and_parametrised_layers() -> No
     assert not torch.allclose(core(sequence, core.initial_state(2))[0], before[1])
     weight = spectral.parametrizations.weight.original
     torch.testing.assert_close(weight, 2 * saved["spectral.parametrizations.weight.original"])
+
+
+@pytest.mark.parametrize("algo", algorithm_names())
+def test_what_makes_a_network_one_is_found_without_asking_it(algo: str) -> None:
+    """As `isinstance` does with a protocol from Python 3.12 on: an attribute that only `nn.Module.__getattr__` finds, a submodule, is not
+    there for it."""
+    spec = get_algorithm_spec(algo)
+    spaces = {"obs_shape": [3], "obs_dtype": "float32", "num_actions": 2, "action": describe_action_space(gym.spaces.Discrete(2))}
+    network = spec.build_network(spec.parse({}), spaces)
+    recurrent = network.facts.recurrent
+    asked: list[type] = [Network]
+    if isinstance(getattr(network, "head", None), Head):
+        asked.append(_SequenceMethods if recurrent else _TransitionMethods)
+        assert (is_recurrent_value_network if recurrent else is_value_network)(network)
+        assert not (is_value_network if recurrent else is_recurrent_value_network)(network)
+    for name in itertools.chain.from_iterable(get_protocol_members(protocol) for protocol in asked):
+        inspect.getattr_static(network, name)  # raises AttributeError where there is none

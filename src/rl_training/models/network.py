@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias,
 
 import torch
 from torch import Tensor, nn
-from typing_extensions import Self
+from typing_extensions import Self, TypeIs
 
 from rl_training.models.distributions import Distribution
 from rl_training.models.heads import NO_DRAWS, Draws, Head
@@ -94,11 +94,8 @@ class Network(Module, Protocol):
 
 
 @runtime_checkable
-class ValueNetwork(Network, Protocol):
-    """A Q-network of transitions."""
-
-    @property
-    def head(self) -> Head: ...
+class _TransitionMethods(Network, Protocol):
+    """What `is_value_network` asks for by name."""
 
     def forward(self, obs: Tensor, draws: Draws = NO_DRAWS) -> Tensor:
         """[B, ...] → the head's numbers."""
@@ -109,19 +106,40 @@ class ValueNetwork(Network, Protocol):
         ...
 
 
-@runtime_checkable
-class RecurrentValueNetwork(Network, Protocol):
-    """A Q-network of sequences, in two parts: several passes of the head may share one unroll."""
+class ValueNetwork(_TransitionMethods, Protocol):
+    """A Q-network of transitions."""
 
     @property
     def head(self) -> Head: ...
+
+
+@runtime_checkable
+class _SequenceMethods(Network, Protocol):
+    """What `is_recurrent_value_network` asks for by name."""
 
     def unroll_core(self, obs: Tensor, state: CoreState, episode_starts: Tensor | None = None) -> tuple[Tensor, CoreState]:
         """[T, B, ...] → what the head reads [T, B, F], and the state after the last step. `None` promises no start inside."""
         ...
 
 
-@runtime_checkable
+class RecurrentValueNetwork(_SequenceMethods, Protocol):
+    """A Q-network of sequences, in two parts: several passes of the head may share one unroll."""
+
+    @property
+    def head(self) -> Head: ...
+
+
+# `isinstance` of a protocol looks at an object without asking it from Python 3.12 on, and so does not find a submodule such as the head.
+
+
+def is_value_network(network: Network) -> TypeIs[ValueNetwork]:
+    return isinstance(network, _TransitionMethods) and isinstance(getattr(network, "head", None), Head)
+
+
+def is_recurrent_value_network(network: Network) -> TypeIs[RecurrentValueNetwork]:
+    return isinstance(network, _SequenceMethods) and isinstance(getattr(network, "head", None), Head)
+
+
 class PolicyNetwork(Network, Protocol):
     """Policy and value in one network."""
 
@@ -132,7 +150,6 @@ class PolicyNetwork(Network, Protocol):
         ...
 
 
-@runtime_checkable
 class RecurrentPolicyNetwork(Network, Protocol):
     """The same for sequences in which no episode starts."""
 

@@ -18,7 +18,7 @@ from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.network_parts import make_torso
 from rl_training.experiment.settings import ValueSettings
 from rl_training.models.build import build_q_network
-from rl_training.models.network import ValueNetwork
+from rl_training.models.network import ValueNetwork, is_value_network
 from rl_training.models.q_network import QNetwork
 from rl_training.runtime.run import RunOptions, TrainResult
 from rl_training.runtime.trainer_setup import Setup, prepare
@@ -56,7 +56,7 @@ def build_parts(setup: Setup, rule: Rule | None = None, backup: Backup | None = 
     config, settings = setup.config, setup.config.settings
     assert isinstance(settings, ValueSettings)  # the rows of this trainer have these
     network = setup.network
-    if not isinstance(network, ValueNetwork):
+    if not is_value_network(network):
         raise setup.wrong_network("a Q-network")
     learner = build_learner(setup, settings, network, rule, backup)
     buffer = PrioritizedReplayBuffer if settings.prioritized else ReplayBuffer

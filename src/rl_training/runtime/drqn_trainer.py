@@ -13,7 +13,7 @@ from rl_training.data import PrioritizedRecurrentReplayBuffer, RecurrentReplayBu
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.network_parts import core_maker, make_torso
 from rl_training.experiment.settings import RecurrentSettings
-from rl_training.models.network import RecurrentValueNetwork
+from rl_training.models.network import is_recurrent_value_network
 from rl_training.models.recurrent import RecurrentQNetwork, recurrent_q_parts
 from rl_training.runtime.run import RunOptions, TrainResult
 from rl_training.runtime.trainer_setup import Setup, prepare
@@ -43,7 +43,7 @@ def build_parts(setup: Setup, algorithm: type[DRQN] = DRQN, rule: Rule | None = 
     config, s = setup.config, setup.config.settings
     assert isinstance(s, RecurrentSettings)  # the rows of these trainers have these
     network = setup.network
-    if not isinstance(network, RecurrentValueNetwork):
+    if not is_recurrent_value_network(network):
         raise setup.wrong_network("a recurrent Q-network")
     learner = algorithm(
         network,
