@@ -125,7 +125,8 @@ class Task:
     observe: Callable[[Tensor], Tensor] = lambda state: state
 
     def fresh(self, *shape: int, device: str) -> Tensor:
-        low, high = torch.tensor(self.first, device=device).unbind(-1)
+        # filled, not copied from the host: a copy from pageable memory cannot be part of a CUDA graph
+        low, high = (torch.stack([torch.full((), x, device=device) for x in side]) for side in zip(*self.first, strict=True))
         return low + torch.rand(*shape, len(self.first), device=device) * (high - low)
 
 

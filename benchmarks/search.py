@@ -75,6 +75,25 @@ _ACROBOT = {
     "exploration_fraction": [0.1, 0.2, 0.4],
     "buffer_capacity": [50_000, 100_000],
 }
+# A second look where the first found its best at the edge of what it tried: the highest rates.
+_CARTPOLE_FINER = {
+    "epsilon_end": [0.04, 0.1],
+    "double_q": [False, True],
+    "+target": _targets(10, 128, 512, soft=(0.005, 0.01)),
+    "+rate": _rates(2.3e-3, 4e-3, ends=(0.0, 0.02, 0.05)),
+    "gamma": [0.99, 0.995, 0.998],
+    "n_step": [3, 5, 8],
+    "exploration_fraction": [0.16, 0.3],
+}
+_ACROBOT_FINER = {
+    "epsilon_end": [0.01, 0.05, 0.1],
+    "double_q": [False, True],
+    "+target": _targets(100, 250, soft=(0.005, 0.01)),
+    "+rate": _rates(2e-3, 4e-3, ends=(0.0,)),
+    "gamma": [0.99, 0.995, 0.999],
+    "n_step": [1, 3],
+    "exploration_fraction": [0.1, 0.2],
+}
 _QUANTILES = {"head": "quantile", "num_quantiles": 25}
 _IMPLICIT = {"head": "implicit", "num_quantiles": 8}
 
@@ -109,6 +128,8 @@ SEARCHES = {
     ),
     "mountaincar_iqn": Search("mountaincar", _all(_IMPLICIT, _shape(64, 16, 8), _shape(128, 16, 8)), _MOUNTAIN_CAR),
     "acrobot_dqn": Search("acrobot", _ACROBOT_SHAPES, _ACROBOT, known=(_ACROBOT_ZOO,)),
+    "cartpole_qr_dqn_finer": Search("cartpole", _all(_QUANTILES, _CARTPOLE_SHAPES[0], _CARTPOLE_SHAPES[2]), _CARTPOLE_FINER),
+    "acrobot_qr_dqn_finer": Search("acrobot", _all(_QUANTILES, _shape(256, 1)), _ACROBOT_FINER),
     "acrobot_qr_dqn": Search("acrobot", _all(_QUANTILES, *_ACROBOT_SHAPES), _ACROBOT, known=_all(_QUANTILES, _ACROBOT_ZOO)),
 }
 
