@@ -58,10 +58,10 @@ train: $(PACKAGE)
 	  "$(BIN)/rl-training algos; $(BIN)/rl-training configs" 'the other algorithms, and the configs shipped for them'
 
 test: $(DEV)
-	$(BIN)/python -m pytest -q -n 2
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal
 
 test-slow: $(DEV)
-	$(BIN)/python -m pytest -q -n 2 -m slow
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m slow
 
 check: $(DEV) $(PEERS_RESOLVED) docs
 	$(BIN)/ruff check .

@@ -226,7 +226,7 @@ def test_spaces_a_row_does_not_take_are_refused_before_anything_is_written(tmp_p
 
 def test_a_buffer_that_does_not_fit_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"buffer .*GiB"):
-        train(smoke_config(tmp_path, algo_kwargs={"buffer_capacity": 10**13}))
+        train(smoke_config(tmp_path, algo_kwargs={"buffer_capacity": 10**10}))
     assert list(tmp_path.iterdir()) == []
 
 
