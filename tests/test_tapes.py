@@ -12,11 +12,12 @@ from rl_training.algorithms import DQN
 from rl_training.algorithms.backups import Bootstrap, DoubleBackup, take_action
 from rl_training.algorithms.by_head import make_rule
 from rl_training.algorithms.q_learner import QLearner
-from rl_training.algorithms.rules import Rule, bellman
+from rl_training.algorithms.qr_dqn import QuantileRule
+from rl_training.algorithms.rules import Rule, TDLoss, bellman
 from rl_training.algorithms.views import TransitionView
 from rl_training.models import MLPQNetwork
 from rl_training.models.build import build_q_network
-from rl_training.speed.hand_gradients import HandGradient, put_action, use_hand_gradients
+from rl_training.speed.hand_gradients import HandGradient, loss_gradient, put_action, use_hand_gradients
 from rl_training.speed.numba_rules import numba_rule
 from rl_training.speed.tapes import has_tape, taped_q_network
 
@@ -125,3 +126,15 @@ def test_a_learner_with_hand_gradients_makes_the_same_update(head: Any, numba: b
     # With Adam's eps = lr each of the ten steps is off by no more than its gradient is, about 1e-7.
     torch.testing.assert_close(learned[0], learned[1], rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(reported[0], reported[1], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kappa", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("drawn", [False, True])
+def test_the_quantile_gradient_that_a_compiler_takes_is_autograds(kappa: float, drawn: bool) -> None:
+    generator = torch.Generator().manual_seed(3)
+    chosen, target = (torch.randn(6, n, generator=generator, dtype=torch.float64) for n in (5, 7))
+    taus = torch.rand(6, 5, generator=generator, dtype=torch.float64) if drawn else None
+    rule = QuantileRule(kappa=kappa)
+    leaf = chosen.clone().requires_grad_()
+    expected = torch.autograd.grad(rule.loss(leaf, target, taus).sum(), leaf)[0]
+    torch.testing.assert_close(loss_gradient(TDLoss(rule, chosen, target, taus)), expected)

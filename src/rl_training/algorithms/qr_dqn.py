@@ -10,7 +10,7 @@ from typing_extensions import Unpack
 from rl_training.algorithms.backups import Backup, Bootstrap, greedy_backup
 from rl_training.algorithms.distributional_losses import midpoints, pairwise_td_error, quantile_huber_loss
 from rl_training.algorithms.q_learner import LearnerOptions, QLearner, Schedule
-from rl_training.algorithms.rules import Rule, bellman
+from rl_training.algorithms.rules import Rule, TDLoss, bellman
 from rl_training.algorithms.views import TransitionView
 
 
@@ -48,8 +48,8 @@ class QuantileRule(Rule):
     def target_value(self, target: Tensor) -> Tensor:
         return target.mean(-1)
 
-    def td_error(self, chosen: Tensor, target: Tensor) -> Tensor:
-        return pairwise_td_error(chosen, target)
+    def td_error(self, td: TDLoss) -> Tensor:
+        return pairwise_td_error(td.chosen.detach(), td.target)
 
 
 class QRDQN(QLearner):

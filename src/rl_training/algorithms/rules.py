@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from typing import TypeAlias
 
 import torch
@@ -45,9 +46,9 @@ class Rule(ABC):
         """The target's mean, [...]."""
         return target
 
-    def td_error(self, chosen: Tensor, target: Tensor) -> Tensor:
+    def td_error(self, td: TDLoss) -> Tensor:
         """|δ|, [...]."""
-        return (self.target_value(target) - self.q_value(chosen)).abs_()
+        return (td.target_value - td.q_value).abs_()
 
     def priority(self, td: TDLoss) -> Tensor:
         """What prioritized replay should rank by, [...]."""
@@ -101,34 +102,30 @@ def mixed(values: Tensor, probabilities: Tensor, shift: Tensor | None) -> Tensor
 
 
 class TDLoss:
-    """A rule's loss (with its graph) and what it reports, each computed when somebody reads it: most updates are not logged."""
-
-    __slots__ = ("_loss", "chosen", "rule", "target", "taus")
+    """A rule's loss (with its graph) and what it reports. Each is computed when somebody reads it, since most updates are not logged, and
+    once, since what is reported is made of one another."""
 
     def __init__(self, rule: Rule, chosen: Tensor, target: Tensor, taus: Tensor | None = None) -> None:
         self.rule, self.chosen, self.target, self.taus = rule, chosen, target, taus
-        self._loss: Tensor | None = None
 
-    @property
+    @cached_property
     def loss(self) -> Tensor:
-        if self._loss is None:
-            with torch.set_grad_enabled(self.chosen.requires_grad):  # whoever reads it first, a metric too
-                self._loss = self.rule.loss(self.chosen, self.target, self.taus)
-        return self._loss
+        with torch.set_grad_enabled(self.chosen.requires_grad):  # whoever reads it first, a metric too
+            return self.rule.loss(self.chosen, self.target, self.taus)
 
-    @property
+    @cached_property
     def q_value(self) -> Tensor:
         return self.rule.q_value(self.chosen.detach())
 
-    @property
+    @cached_property
     def target_value(self) -> Tensor:
         return self.rule.target_value(self.target)
 
-    @property
+    @cached_property
     def td_error(self) -> Tensor:
-        return self.rule.td_error(self.chosen.detach(), self.target)
+        return self.rule.td_error(self)
 
-    @property
+    @cached_property
     def priority(self) -> Tensor:
         return self.rule.priority(self)
 

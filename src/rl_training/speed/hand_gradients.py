@@ -9,8 +9,10 @@ import torch
 from torch import Tensor
 
 from rl_training.algorithms.c51_dqn import CategoricalRule
+from rl_training.algorithms.distributional_losses import pairwise
 from rl_training.algorithms.dqn import ScalarRule
 from rl_training.algorithms.q_learner import Gradient, QLearner
+from rl_training.algorithms.qr_dqn import QuantileRule
 from rl_training.algorithms.rules import Rule, TDLoss
 from rl_training.algorithms.views import TransitionView
 from rl_training.models.heads import Draws
@@ -93,10 +95,19 @@ def _quantile(td: TDLoss) -> Tensor:
     return td.rule.gradient(td.chosen, td.target, td.taus)
 
 
+def _pairwise_quantile(td: TDLoss) -> Tensor:
+    """∂L/∂theta_i = −mean_j |τ_i − 1{u_ij < 0}| · clip(u_ij/κ, −1, 1), of torch's operations alone: what a compiler takes."""
+    assert isinstance(td.rule, QuantileRule)
+    u, tau, kappa = pairwise(td.chosen, td.target), td.rule.levels(td.chosen, td.taus).unsqueeze(-1), td.rule.kappa
+    slope = (u / kappa).clamp_(-1, 1) if kappa > 0 else u.sign()
+    return -(torch.where(u < 0, 1 - tau, tau) * slope).mean(-1)
+
+
 _CLOSED_FORMS: dict[type[Rule], Callable[[TDLoss], Tensor]] = {
     ScalarRule: _huber,
     CategoricalRule: _cross_entropy,
     NumbaCategoricalRule: _cross_entropy,
     ScatteredCategoricalRule: _cross_entropy,
+    QuantileRule: _pairwise_quantile,
     NumbaQuantileRule: _quantile,
 }

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from rl_training.algorithms.c51_dqn import CategoricalRule
 from rl_training.algorithms.qr_dqn import QuantileRule
-from rl_training.algorithms.rules import Rule
+from rl_training.algorithms.rules import Rule, TDLoss
 from rl_training.types import Array
 
 
@@ -84,8 +84,8 @@ class NumbaQuantileRule(QuantileRule):
     def gradient(self, chosen: Tensor, target: Tensor, taus: Tensor | None) -> Tensor:
         return self._pass(chosen, target, taus)[1]
 
-    def td_error(self, chosen: Tensor, target: Tensor) -> Tensor:
-        return self._pass(chosen, target, self._of[2] if target is self._of[1] else None)[2]
+    def td_error(self, td: TDLoss) -> Tensor:
+        return self._pass(td.chosen, td.target, td.taus)[2]
 
 
 class _WithGradient(torch.autograd.Function):
