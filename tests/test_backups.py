@@ -53,6 +53,21 @@ def test_an_action_that_is_not_allowed_is_not_selected() -> None:
     assert MaxBackup()(Seen(quantiles, mean, A0, next_mask=mask)).outputs.tolist() == [[0.0, 10.0]]
 
 
+@pytest.mark.parametrize("double_q", [False, True])
+@pytest.mark.parametrize("network", [MLPQNetwork(2, 2, ()), MLPQRQNetwork(2, 2, 2, ())], ids=["scalar", "quantiles"])
+def test_a_batchs_masks_decide_what_is_bootstrapped_from(network: Any, double_q: bool) -> None:
+    # Q(1) = (4, 8): of the rows one allows both, one the worse action alone, one ended and allows none. y = 1 + ½·(8, 4), and 1.
+    learner = (DQN if network.head.outputs == 1 else QRDQN)(network, 1e-9, 0.5, 10**9, double_q)
+    for each in (learner.q_network, learner.target_network):
+        set_outputs(each, [[[q] * network.head.outputs for q in row] for row in ([0.0, 0.0], [4.0, 8.0])])
+    masks = torch.tensor([[True, True], [True, False], [False, False]])
+    obs = {"obs": one_hot(0, 0, 0, size=2), "next_obs": one_hot(1, 1, 1, size=2), "actions": [0, 0, 0]}
+    batch = batch_of(3, **obs, rewards=[1.0] * 3, dones=[0.0, 0.0, 1.0], next_action_masks=masks)
+    assert learner.td_loss(batch)[0].target_value.tolist() == [5.0, 3.0, 1.0]
+    unmasked = {name: value for name, value in batch.items() if name != "next_action_masks"}
+    assert learner.td_loss(unmasked)[0].target_value.tolist() == [5.0, 5.0, 1.0]
+
+
 # What rules make of π = (¼, ¾) with shifts (2, −2): R = 1, Γ = ½.
 PI, SHIFT = torch.tensor([[0.25, 0.75]]), torch.tensor([[2.0, -2.0]])
 REWARDS, DISCOUNTS = torch.tensor([1.0]), torch.tensor([0.5])

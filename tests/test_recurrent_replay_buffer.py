@@ -442,6 +442,12 @@ def test_a_lost_life_is_a_done_inside_a_chunk_that_goes_on() -> None:
     assert set(first[key][0, 0].item() for key in ("initial_h",)) == {1.0} and last["initial_h"][0, 0] == 5 and "initial_c" not in last
 
 
+@pytest.mark.parametrize("parts", [0, 3])
+def test_a_state_of_more_parts_than_a_batch_has_names_for_is_refused(parts: int) -> None:
+    with pytest.raises(ValueError, match=rf"state_parts must lie in 1 … 2, got {parts}"):
+        make(4, state_parts=parts)
+
+
 def test_overlapping_chunks_share_their_dones() -> None:
     buffer = make(4, overlap=2, state_parts=1)
     maker = buffer.make_assembler()

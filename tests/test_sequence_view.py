@@ -255,6 +255,22 @@ def test_a_chunk_that_starts_an_episode_keeps_the_zero_state_through_its_padded_
     assert aligned.mask is not None and aligned.mask[:, 0].tolist() == [1, 1, 0]
 
 
+@pytest.mark.parametrize("double_q", [False, True])
+def test_masks_belong_to_the_observation_after_their_step(double_q: bool) -> None:
+    # States 1 … 4 after a burn-in of one step, then padding, which allows nothing. In 3 only the action is allowed that would not be
+    # selected: the second of (30, 29), or with double-Q the first.
+    chunk = table_chunk([1, 2, 3, 4], [0.0, 0.0, 0.0], length=5)
+    masks = torch.ones(5, 1, 2, dtype=torch.bool)
+    masks[1, 0] = torch.tensor([double_q, not double_q])
+    masks[3:] = False
+    aligned = align({**chunk, "next_action_masks": masks}, burn_in=1, double_q=double_q)
+    assert aligned.bootstrap.outputs[:2, 0].tolist() == ([30.0, 39.0] if double_q else [29.0, 40.0])
+    assert bool(aligned.bootstrap.outputs.isfinite().all())  # a masked loss of −∞ would be NaN
+    if not double_q:
+        two = align({**chunk, "next_action_masks": masks}, n_step=2)
+        assert two.bootstrap.outputs[:2, 0].tolist() == [29.0, 40.0]
+
+
 def test_without_the_stored_state_chunks_start_from_zeros() -> None:
     online, target = lstm(0), lstm(1)
     batch = random_chunks(4, length=5)

@@ -221,6 +221,17 @@ def test_the_lock_comes_before_the_checkpoint_is_read(trained: Path, monkeypatch
     RunDirectory.held(trained).release()  # and whoever fails lets go
 
 
+def test_a_run_that_is_refused_is_not_held_by_its_error(trained: Path) -> None:
+    metadata = trained / "metadata.json"
+    good = metadata.read_text()
+    metadata.write_text("[]")
+    with pytest.raises(UserError, match="does not hold keys and values") as kept:
+        RunDirectory.held(trained)
+    metadata.write_text(good)
+    RunDirectory.held(trained).release()
+    assert kept.tb is not None  # as a notebook keeps the last one
+
+
 def test_a_forked_worker_does_not_keep_the_lock(trained: Path) -> None:
     held = RunDirectory.held(trained)
     reader, writer = os.pipe()

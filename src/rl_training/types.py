@@ -28,6 +28,15 @@ State: TypeAlias = dict[str, Any]
 Tensors and arrays go to safetensors, the rest to JSON (arrays come back as tensors): nothing is ever pickled."""
 
 
+STATE_NAMES = ("initial_h", "initial_c")
+"""The parts of a recurrent state in a batch of sequences, each [L, B, H]; a GRU has h alone."""
+
+
+def stored_state(batch: Batch) -> tuple[Tensor, ...]:
+    """The state that a batch's sequences begin from; () where it holds none."""
+    return tuple(batch[name] for name in STATE_NAMES if name in batch)
+
+
 class Stateful(Protocol):
     """Everything that changes during training: a checkpoint is the dict of the parts' states."""
 

@@ -66,9 +66,11 @@ class MaxBackup(Backup):
 
     def __call__(self, seen: Seen) -> Bootstrap:
         outputs = seen.next_outputs
-        q_values = allowed(seen.q_values(outputs), seen.next_mask)
-        scalar = q_values.ndim == outputs.ndim
-        return Bootstrap(q_values.amax(-1) if scalar else take_action(outputs, q_values.argmax(-1)))
+        q_values = seen.q_values(outputs)
+        if seen.next_mask is None and q_values.ndim == outputs.ndim:
+            return Bootstrap(q_values.amax(-1))
+        # Not the largest allowed value itself: after a termination no action may be allowed, and Γ·(−∞) with Γ = 0 is NaN.
+        return Bootstrap(take_action(outputs, allowed(q_values, seen.next_mask).argmax(-1)))
 
 
 class DoubleBackup(Backup):

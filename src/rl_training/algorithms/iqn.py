@@ -17,8 +17,8 @@ class IQN(QLearner):
 
     `q_network` has an ImplicitHead, as MLPIQNetwork does. The counts N and N' are the head's; one given here must be the same.
     Departures: the head draws its levels once for the whole batch, one from each of N equal strata (see ImplicitHead). The next action is
-    greedy in the mean over the levels already drawn (the target's N', or the online network's N with double-Q) instead of over K more: one
-    forward pass less.
+    greedy in the mean over the N' levels already drawn for the target instead of over K more: one forward pass less. With double-Q the
+    online network selects as it acts, at the K midpoints.
     """
 
     def __init__(

@@ -11,7 +11,7 @@ from torch import Tensor
 from rl_training.algorithms.ppo import PPO, Evaluation
 from rl_training.data.rollout_buffer import RolloutBuffer
 from rl_training.models.network import CoreState
-from rl_training.types import Batch
+from rl_training.types import Batch, stored_state
 
 
 class RecurrentPPO(PPO):
@@ -57,4 +57,4 @@ class RecurrentPPO(PPO):
 
 def initial_state(batch: Batch) -> CoreState | None:
     """The state its sequences begin from; None: zeros."""
-    return tuple(batch[name] for name in ("initial_h", "initial_c") if name in batch) or None
+    return stored_state(batch) or None

@@ -9,10 +9,10 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from rl_training.algorithms.backups import Backup, Bootstrap, Seen, take_action
-from rl_training.algorithms.views import Aligned, RunPasses, in_turn
+from rl_training.algorithms.views import Aligned, RunPasses, in_turn, next_mask
 from rl_training.models.heads import Draws
 from rl_training.models.network import CoreState
-from rl_training.types import Batch
+from rl_training.types import Batch, stored_state
 
 
 class NStepReturns(NamedTuple):
@@ -94,7 +94,9 @@ class SequenceView:
 
         n_step, (next_outputs, current), (select, chosen) = self.run_passes(returns, target_pass, online_pass)
         with torch.no_grad():
-            bootstrap = backup(Seen(next_outputs, target.head.q_values, actions, select, current))  # for t + 1
+            masks = next_mask(batch)
+            masks = None if masks is None else masks[self.burn_in :]
+            bootstrap = backup(Seen(next_outputs, target.head.q_values, actions, select, current, masks))  # for t + 1
             summed = n_step.rewards if bootstrap.bonus is None else n_step.rewards + bootstrap.bonus
             if self.n_step > 1:
                 bootstrap = bootstrap_at(bootstrap, n_step.steps)
@@ -104,7 +106,7 @@ class SequenceView:
     @torch.no_grad()
     def start_state(self, batch: Batch, network: Any) -> CoreState:
         """The state `network` has before the first trained step, each (h, c) [L, B, H]."""
-        state: CoreState = tuple(batch[name] for name in ("initial_h", "initial_c") if name in batch)  # a GRU has h alone
+        state: CoreState = stored_state(batch)
         if not self.use_stored_state:
             state = network.initial_state(state[0].shape[1])
         if not self.burn_in:

@@ -12,14 +12,10 @@ from torch import Tensor
 from rl_training.data.sampled_ring import Priorities, SampledBuffer, SampledRing
 from rl_training.data.sequences import ChunkAssembler, ChunkLayout
 from rl_training.data.storage import Field, as_array, as_torch_dtype
-from rl_training.types import Step
+from rl_training.types import STATE_NAMES, Step
 
 if TYPE_CHECKING:
     from rl_training.types import Batch, Items, State
-
-
-STATE_NAMES = ("initial_h", "initial_c")
-"""The parts of a recurrent state in a batch."""
 
 
 class RecurrentReplayBuffer(SampledBuffer):
@@ -60,6 +56,8 @@ class RecurrentReplayBuffer(SampledBuffer):
             raise ValueError(f"num_envs must be at least 1, got {num_envs}")
         if capacity < sequence_length:
             raise ValueError(f"capacity must be at least one sequence ({sequence_length} transitions), got {capacity}")
+        if not 1 <= state_parts <= len(STATE_NAMES):  # a batch has no names for more
+            raise ValueError(f"state_parts must lie in 1 … {len(STATE_NAMES)}, got {state_parts}")
         self.layout = ChunkLayout(sequence_length, burn_in, sequence_overlap)
         self._obs, self._actions = (
             Field(tuple(shape), as_torch_dtype(dtype)) for shape, dtype in ((obs_shape, obs_dtype), (action_shape, action_dtype))

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rl_training.data.storage import as_array, as_torch_dtype
 from rl_training.resources import require_memory
-from rl_training.types import Step
+from rl_training.types import STATE_NAMES, Step
 
 if TYPE_CHECKING:
     from rl_training.types import Array, Batch, State
@@ -207,7 +207,7 @@ class RolloutBuffer:
             columns = torch.from_numpy(chosen).to(self.device)
             batch = {name: x.index_select(0, index).view(longest, len(chosen), *x.shape[1:]) for name, x in items.items()}
             batch["mask"] = torch.from_numpy(sequences.mask[:longest, chosen]).to(self.device)
-            batch |= {name: state.index_select(1, columns) for name, state in zip(("initial_h", "initial_c"), states, strict=False)}
+            batch |= {name: state.index_select(1, columns) for name, state in zip(STATE_NAMES[: len(states)], states, strict=True)}
             return batch
 
         if parts == 1:

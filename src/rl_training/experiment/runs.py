@@ -79,9 +79,13 @@ class RunDirectory:
     def held(cls, path: Path) -> RunDirectory:
         """The run at `path` to go on in, locked before anything of it is read and checked before anything is written."""
         lock = _lock_of(path)
-        run = cls.open(path)
-        run._lock = lock
-        run._require_own()
+        try:
+            run = cls.open(path)
+            run._lock = lock
+            run._require_own()
+        except BaseException:  # whoever keeps the error keeps this frame, and so would keep the lock
+            lock.release()
+            raise
         return run
 
     def hold(self) -> None:

@@ -12,8 +12,8 @@ from rl_training.models.network import Facts
 from rl_training.runtime.accelerate import resolve_compile
 
 LARGE_MLP = 1_000_000
-"""Parameters from which an MLP is worth a GPU and several threads: at 1024 × 1024 and a batch of 64 an update on one CPU thread took 21
-times as long as at 128 × 128, which is where CPU and GPU are about even (docs/performance.md)."""
+"""Parameters from which an MLP is given a GPU and several threads. A round number well above the sizes that were measured
+(docs/performance.md), not a measured border."""
 
 Precision: TypeAlias = Literal["highest", "high"]
 """Of float32 products on a GPU, as `torch.set_float32_matmul_precision` names them."""

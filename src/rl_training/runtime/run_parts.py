@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from rl_training.data.replay import Memory
 from rl_training.experiment.checkpointing import Checkpoint
 from rl_training.experiment.runs import RunDirectory
+from rl_training.runtime.actor import Actor
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.evaluator import Evaluate
+from rl_training.types import Stateful
 
 
 @dataclass(frozen=True)
@@ -44,12 +46,23 @@ class Clock:
     updates: int = 0
 
 
+class Learner(Stateful, Protocol):
+    """What a run asks of an algorithm; how it learns is between it and its loop."""
+
+    @property
+    def model_key(self) -> str:
+        """Where the acting network stands in `state_dict()`."""
+        ...
+
+    def current_learning_rate(self, global_step: int) -> float: ...
+
+
 @dataclass
 class Parts:
     """What a run is made of. Everything here that changes is saved with a checkpoint."""
 
-    learner: Any  # update rule: state_dict() holds the acting network under `model_key`
-    actor: Any
+    learner: Learner
+    actor: Actor
     replay: Memory | None
     evaluate: Evaluate
     spaces: Mapping[str, Any]  # saved, so that a policy loads without making an environment

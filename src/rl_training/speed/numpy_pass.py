@@ -96,7 +96,7 @@ def _array(parameter: Tensor) -> Array:
 
 
 def _layers(layers: Any, activation: Activation, *, activate_last: bool) -> Callable[[Array], Array]:
-    """`stack.linear_stack`."""
+    """`mlp_layers.linear_stack`."""
     params = _pairs([_array(p) for p in layer_parameters(layers)])
     steps = [(weight.T, bias, activate_last or i < len(params) - 1) for i, (weight, bias) in enumerate(params)]
     activate = _ON_ARRAYS[activation]

@@ -11,18 +11,21 @@ import torch
 from torch import Tensor, nn
 
 from rl_training.models.network import CoreState
+from rl_training.types import STATE_NAMES
 
 R = TypeVar("R", bound=nn.RNNBase)
 
 
 class Core(nn.Module, ABC):
-    """Features → outputs [..., out_dim], with a state of `parts` tensors [num_layers, B, out_dim] that it carries from step to step.
+    """Features → outputs [..., out_dim], with a state of one or two `parts` [num_layers, B, out_dim] that it carries from step to step.
 
     A core of your own says how a sequence runs through it (`forward`); where episodes start, and acting step by step, is done here.
     """
 
     def __init__(self, out_dim: int, num_layers: int = 1, parts: int = 1) -> None:
         super().__init__()
+        if not 1 <= parts <= len(STATE_NAMES):  # what replay and rollouts store
+            raise ValueError(f"a core's state has 1 … {len(STATE_NAMES)} parts, got {parts}")
         self.out_dim, self.num_layers, self.parts = out_dim, num_layers, parts
 
     @abstractmethod
