@@ -177,7 +177,8 @@ def test_device_that_is_not_there(cli: Cli) -> None:
     torch = pytest.importorskip("torch")
     if torch.cuda.is_available():
         pytest.skip("this machine has a GPU")
-    assert "cuda" in cli.refused("train", "--config", "small.yaml", "--device", "cuda")
+    for device in ("cuda", *(() if torch.backends.mps.is_available() else ("mps",))):
+        assert device in cli.refused("train", "--config", "small.yaml", "--device", device)
 
 
 @pytest.mark.parametrize(

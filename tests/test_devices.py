@@ -60,8 +60,15 @@ def test_convolutions_and_cores_are_not_compiled_unasked() -> None:
 
 def test_a_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(ConfigError, match="torch sees no GPU"):
-        resolved(MLP, device="cuda")
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    for device, said in (("cuda", "torch sees no GPU"), ("cuda:1", "torch sees no GPU"), ("mps", "torch has no such device here")):
+        with pytest.raises(ConfigError, match=f"device {device} was asked for, but {said}"):
+            resolved(MLP, device=device)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert resolved(MLP, device="cuda:1").device.value == "cuda:1"
+    with pytest.raises(ConfigError, match="device cuda:2 was asked for, but torch sees 2 GPUs, counted from cuda:0"):
+        resolved(MLP, device="cuda:2")
 
 
 def test_a_network_is_built_once_and_closes_its_environments_where_it_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:

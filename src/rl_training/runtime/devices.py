@@ -67,18 +67,28 @@ def is_small_mlp(facts: Facts) -> bool:
 def resolve_device(requested: str, facts: Facts) -> Resolved:
     """`auto` takes the GPU where there is one and the network is worth it: a small MLP is faster on the CPU."""
     if requested != "auto":
-        try:
-            device = torch.device(requested)
-        except RuntimeError:
-            raise ConfigError(f"device {requested!r} is unknown; use auto, cpu or cuda") from None
-        if device.type == "cuda" and not torch.cuda.is_available():
-            raise ConfigError("device cuda was asked for, but torch sees no GPU; use auto or cpu")
+        require_device(requested)
         return Resolved(requested, "as configured")
     if not torch.cuda.is_available():
         return Resolved("cpu", "torch sees no GPU")
     if is_small_mlp(facts):
         return Resolved("cpu", "a small MLP is faster on the CPU")
     return Resolved("cuda", "a GPU is there and the network is worth it")
+
+
+def require_device(name: str) -> None:
+    """Raises ConfigError unless torch can compute on the device called `name` here."""
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ConfigError(f"device {name!r} is unknown; use auto, cpu or cuda") from None
+    if device.type == "cuda":
+        if not torch.cuda.is_available():
+            raise ConfigError(f"device {name} was asked for, but torch sees no GPU; use auto or cpu")
+        if device.index is not None and device.index >= (count := torch.cuda.device_count()):
+            raise ConfigError(f"device {name} was asked for, but torch sees {count} GPU{'s' * (count > 1)}, counted from cuda:0")
+    if device.type == "mps" and not torch.backends.mps.is_available():
+        raise ConfigError("device mps was asked for, but torch has no such device here; use auto or cpu")
 
 
 def resolve_threads(requested: int | str, facts: Facts) -> Resolved:

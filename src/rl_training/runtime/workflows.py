@@ -22,6 +22,7 @@ from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.runs import RunDirectory, is_run_directory
 from rl_training.runtime.accelerate import missing_toolchain
 from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.devices import require_device
 from rl_training.runtime.evaluator import MAX_ENVS, evaluate
 from rl_training.runtime.observations import WrappedObservations
 from rl_training.runtime.policy import Policy
@@ -272,6 +273,7 @@ def _moved(
 
 
 def _policy(checkpoint: Checkpoint, device: str) -> Policy:
+    require_device(device)
     spaces, config, model = checkpoint.spaces, checkpoint.config, checkpoint.load_model()
     try:
         network = build_network(config, spaces, Seeds.of(config.seed).network)
