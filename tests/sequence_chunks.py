@@ -37,8 +37,8 @@ class TableNetwork(nn.Module):
     def step(self, obs: Tensor, state: tuple[Tensor, ...], starts: Tensor, draws: Draws = NO_DRAWS) -> tuple[Tensor, tuple[Tensor, ...]]:
         return self.head(obs, draws), state
 
-    def greedy(self, numbers: Any) -> Any:
-        return numbers.argmax(-1)
+    def greedy(self, outputs: Any) -> Any:
+        return outputs.argmax(-1)
 
     @property
     def facts(self) -> Facts:

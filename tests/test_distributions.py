@@ -20,10 +20,10 @@ GAUSSIAN = DiagonalGaussian(np.array([-1.0, -np.inf]), np.array([0.5, np.inf]), 
 CASES: dict[str, Any] = {"categorical": Categorical(4), "multi": MultiCategorical([3, 2]), "gaussian": GAUSSIAN}
 
 
-def of_torch(name: str, numbers: torch.Tensor) -> Any:
+def of_torch(name: str, outputs: torch.Tensor) -> Any:
     if name == "categorical":
-        return reference.Categorical(logits=numbers)
-    return reference.Independent(reference.Normal(numbers[..., :2], numbers[..., 2:].exp()), 1)
+        return reference.Categorical(logits=outputs)
+    return reference.Independent(reference.Normal(outputs[..., :2], outputs[..., 2:].exp()), 1)
 
 
 @pytest.mark.parametrize("shape", [(5,), (3, 5)])
@@ -31,31 +31,31 @@ def of_torch(name: str, numbers: torch.Tensor) -> Any:
 def test_log_prob_entropy_and_their_gradients(name: str, shape: tuple[int, ...]) -> None:
     torch.manual_seed(0)
     distribution = CASES[name]
-    numbers = torch.randn(*shape, distribution.num_numbers, requires_grad=True)
-    actions = torch.from_numpy(distribution.sample(numbers.detach().numpy(), np.random.default_rng(0)))
+    outputs = torch.randn(*shape, distribution.num_outputs, requires_grad=True)
+    actions = torch.from_numpy(distribution.sample(outputs.detach().numpy(), np.random.default_rng(0)))
     assert actions.shape == (*shape, *distribution.action_shape) and actions.dtype == distribution.action_dtype
-    found = distribution.evaluate(numbers, actions)
+    found = distribution.evaluate(outputs, actions)
     if name == "multi":
-        parts = [reference.Categorical(logits=numbers[..., :3]), reference.Categorical(logits=numbers[..., 3:])]
+        parts = [reference.Categorical(logits=outputs[..., :3]), reference.Categorical(logits=outputs[..., 3:])]
         log_prob = sum(part.log_prob(actions[..., k]) for k, part in enumerate(parts))
         entropy = sum(part.entropy() for part in parts)
     else:
-        log_prob, entropy = of_torch(name, numbers).log_prob(actions), of_torch(name, numbers).entropy()
+        log_prob, entropy = of_torch(name, outputs).log_prob(actions), of_torch(name, outputs).entropy()
     torch.testing.assert_close(found.log_prob, log_prob)
     torch.testing.assert_close(found.entropy, entropy)
     on_log_prob, on_entropy = torch.randn(shape), torch.randn(shape)
-    (expected,) = torch.autograd.grad((log_prob * on_log_prob + entropy * on_entropy).sum(), numbers, retain_graph=True)
-    by_hand = hand_policy.evaluate(distribution, numbers.detach(), actions)
+    (expected,) = torch.autograd.grad((log_prob * on_log_prob + entropy * on_entropy).sum(), outputs, retain_graph=True)
+    by_hand = hand_policy.evaluate(distribution, outputs.detach(), actions)
     torch.testing.assert_close((by_hand.log_prob, by_hand.entropy), (log_prob.detach(), entropy.detach()))
     torch.testing.assert_close(by_hand.pullback(on_log_prob, on_entropy), expected)
     for weight in (0.0, -0.3):  # the same weight for every step
-        (expected,) = torch.autograd.grad((log_prob * on_log_prob + entropy * weight).sum(), numbers, retain_graph=True)
+        (expected,) = torch.autograd.grad((log_prob * on_log_prob + entropy * weight).sum(), outputs, retain_graph=True)
         torch.testing.assert_close(by_hand.pullback(on_log_prob, weight), expected)
 
 
 def test_categorical_draws_follow_the_probabilities() -> None:
-    numbers = np.log(np.array([0.1, 0.2, 0.0001, 0.6999], np.float32)) + 3
-    draws = Categorical(4).sample(np.tile(numbers, (20_000, 1)), np.random.default_rng(0))
+    outputs = np.log(np.array([0.1, 0.2, 0.0001, 0.6999], np.float32)) + 3
+    draws = Categorical(4).sample(np.tile(outputs, (20_000, 1)), np.random.default_rng(0))
     shares = np.bincount(draws, minlength=4) / 20_000
     np.testing.assert_allclose(shares, [0.1, 0.2, 0.0001, 0.6999], atol=0.01)  # 3 standard errors of a share of 0.7
     assert CASES["multi"].sample(np.tile(np.float32([9, 0, 0, 0, 9]), (50, 1)), np.random.default_rng(0)).mean(0).tolist() == [0, 1]
@@ -71,8 +71,8 @@ def test_an_exponential_that_rounds_to_zero_is_the_action_taken_and_nothing_is_d
 
 
 def test_gaussian_draws_have_the_mean_and_deviation() -> None:
-    numbers = np.tile(np.float32([1.0, -2.0, np.log(0.5), np.log(3.0)]), (20_000, 1))
-    draws = GAUSSIAN.sample(numbers, np.random.default_rng(0))
+    outputs = np.tile(np.float32([1.0, -2.0, np.log(0.5), np.log(3.0)]), (20_000, 1))
+    draws = GAUSSIAN.sample(outputs, np.random.default_rng(0))
     assert draws.dtype == np.float32
     np.testing.assert_allclose(draws.mean(0), [1.0, -2.0], atol=0.07)
     np.testing.assert_allclose(draws.std(0), [0.5, 3.0], rtol=0.03)
@@ -107,8 +107,8 @@ def test_a_row_is_described_in_words() -> None:
 def test_what_is_drawn_lies_in_the_space(space: Any) -> None:
     distribution = make_distribution(describe_action_space(space))
     rng = np.random.default_rng(0)
-    numbers = rng.normal(size=(7, distribution.num_numbers)).astype(np.float32)
-    for actions in (distribution.sample(numbers, rng), distribution.mode(numbers)):
+    outputs = rng.normal(size=(7, distribution.num_outputs)).astype(np.float32)
+    for actions in (distribution.sample(outputs, rng), distribution.mode(outputs)):
         assert actions.shape == (7, *distribution.action_shape)
         given = distribution.to_env(actions)
         assert len(given) == 7 and all(space.contains(action) for action in given)

@@ -82,8 +82,8 @@ def test_a_graphed_pass_is_the_eager_one(algo: str) -> None:
             q_values, state = network.step(torch.from_numpy(obs), state, torch.from_numpy(starts), network.draw(same, (5,), "acting"))
         before = tuple(x.clone() for x in mine)
         given = mine
-        numbers, mine = forward(obs, mine, starts)
-        np.testing.assert_allclose(numbers, q_values.numpy(), rtol=1e-6)
+        outputs, mine = forward(obs, mine, starts)
+        np.testing.assert_allclose(outputs, q_values.numpy(), rtol=1e-6)
         torch.testing.assert_close(mine, state)
         torch.testing.assert_close(given, before, rtol=0, atol=0)  # the replay may still hold the state before
 

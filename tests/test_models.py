@@ -124,7 +124,7 @@ def test_epsilon_greedy_draws_for_each_row_on_its_own() -> None:
     assert (actions[::2] == 1).all() and (actions[1::2] != 1).any()
 
 
-# What a head's numbers mean
+# What a head's outputs mean
 
 
 def test_categorical_q_is_the_mean_of_the_softmax() -> None:

@@ -207,8 +207,8 @@ def test_evaluation_and_prediction_use_the_saved_statistics(algo: str, tmp_path:
     normal = ((obs - mean) / np.sqrt(var / int(state["observation"]["count"]) + 1e-8)).clip(-10, 10).astype(np.float32)
     network = keep.parts.actor.network
     with torch.no_grad():
-        numbers, _ = network.step(torch.from_numpy(normal), network.initial_state(8), torch.zeros(8))
-    np.testing.assert_array_equal(policy.predict(obs)[0], numbers.numpy().argmax(-1))
+        outputs, _ = network.step(torch.from_numpy(normal), network.initial_state(8), torch.zeros(8))
+    np.testing.assert_array_equal(policy.predict(obs)[0], outputs.numpy().argmax(-1))
 
 
 @pytest.mark.parametrize("algo", ROWS)

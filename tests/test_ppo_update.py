@@ -40,12 +40,12 @@ def rollout_of(network: ActorCritic, steps: int = 12, envs: int = 3, seed: int =
     for _ in range(steps):
         obs, next_obs = rng.normal(size=(2, envs, 4)).astype(np.float32)
         with torch.no_grad():
-            numbers, _ = network.step(torch.from_numpy(obs), (), torch.zeros(envs))
+            outputs, _ = network.step(torch.from_numpy(obs), (), torch.zeros(envs))
         ends = rng.random((2, envs)) < 0.15
         rollout.add(
             obs=obs,
             next_obs=next_obs,
-            actions=distribution.sample(numbers.numpy(), rng),
+            actions=distribution.sample(outputs.numpy(), rng),
             rewards=rng.normal(size=envs),
             terminated=ends[0],
             truncated=ends[1] & ~ends[0],
@@ -59,9 +59,9 @@ def batch_of(network: ActorCritic, size: int = 32, seed: int = 1) -> dict[str, T
     rng = np.random.default_rng(seed)
     obs = torch.randn(size, 4, generator=generator)
     with torch.no_grad():
-        numbers, values = network(obs)
-        actions = torch.from_numpy(network.distribution.sample(numbers.numpy(), rng))
-        log_probs = network.distribution.evaluate(numbers, actions).log_prob
+        outputs, values = network(obs)
+        actions = torch.from_numpy(network.distribution.sample(outputs.numpy(), rng))
+        log_probs = network.distribution.evaluate(outputs, actions).log_prob
     old = 0.3 * torch.randn(size, generator=generator)
     return {
         "obs": obs,
@@ -75,8 +75,8 @@ def batch_of(network: ActorCritic, size: int = 32, seed: int = 1) -> dict[str, T
 
 def plain_loss(network: ActorCritic, batch: dict[str, Tensor], *, clip: float, ent: float, vf: float, vf_clip: float | None) -> Tensor:
     """PPO's loss as the paper writes it, for autograd."""
-    numbers, values = network(batch["obs"])
-    policy = network.distribution.evaluate(numbers, batch["actions"])
+    outputs, values = network(batch["obs"])
+    policy = network.distribution.evaluate(outputs, batch["actions"])
     advantages = (batch["advantages"] - batch["advantages"].mean()) / (batch["advantages"].std() + 1e-8)
     ratio = (policy.log_prob - batch["log_probs"]).exp()
     surrogate = torch.min(ratio * advantages, ratio.clamp(1 - clip, 1 + clip) * advantages).mean()

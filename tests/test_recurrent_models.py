@@ -303,15 +303,15 @@ def test_an_actor_critic_is_made_of_the_same_parts() -> None:
     heads = ActorCriticHeads(6, Categorical(3), (5,), "tanh", 0.0)
     net = RecurrentActorCritic(TinyConv(), GRUCore(8, 6), heads)
     obs = torch.randint(3, (5, 4, 2, 3, 3), dtype=torch.uint8)
-    numbers, values = net(obs)
-    assert numbers.shape == (5, 4, 3) and values.shape == (5, 4)
+    outputs, values = net(obs)
+    assert outputs.shape == (5, 4, 3) and values.shape == (5, 4)
     state = net.initial_state(4)
     for t in range(5):
         step, state = net.step(obs[t], state, torch.zeros(4))
-        torch.testing.assert_close(step, numbers[t])
+        torch.testing.assert_close(step, outputs[t])
     feed_forward = FeedForwardActorCritic(TinyConv(), ActorCriticHeads(8, Categorical(3), (5,), "tanh", 0.0))
-    numbers, values = feed_forward(obs[0])
-    assert numbers.shape == (4, 3) and values.shape == (4,) and feed_forward.facts[1:] == (False, True)
+    outputs, values = feed_forward(obs[0])
+    assert outputs.shape == (4, 3) and values.shape == (4,) and feed_forward.facts[1:] == (False, True)
 
 
 def test_weights_saved_before_there_were_cores_still_load() -> None:

@@ -47,8 +47,8 @@ class Played:
             state = network.reset_state(state, torch.from_numpy(starts))
             self.states.append(state)
             with torch.no_grad():
-                numbers, after = network.step(torch.from_numpy(obs), state, torch.zeros(ENVS))
-            actions = network.distribution.sample(numbers.numpy(), rng)
+                outputs, after = network.step(torch.from_numpy(obs), state, torch.zeros(ENVS))
+            actions = network.distribution.sample(outputs.numpy(), rng)
             final = rng.normal(size=(ENVS, 2)).astype(np.float32)
             ends = rng.random((2, ENVS)) < end / 2
             terminated, truncated = ends[0], ends[1] & ~ends[0]
@@ -79,11 +79,11 @@ def test_values_and_probabilities_are_those_of_acting(num_layers: int) -> None:
     assert rollout.field("truncated")[:-1].any() and terminated[:-1].any()
     for t, state in enumerate(played.states):
         with torch.no_grad():
-            numbers, values = network(torch.from_numpy(rollout.field("obs")[t])[None], state)
+            outputs, values = network(torch.from_numpy(rollout.field("obs")[t])[None], state)
             _, after = network.step(torch.from_numpy(rollout.field("obs")[t]), state, torch.zeros(ENVS))
             _, next_values = network(torch.from_numpy(rollout.field("next_obs")[t])[None], after)
             actions = torch.from_numpy(rollout.field("actions")[t])
-            log_probs = network.distribution.evaluate(numbers[0], actions).log_prob
+            log_probs = network.distribution.evaluate(outputs[0], actions).log_prob
         np.testing.assert_allclose(found.values[t], values[0], rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(found.log_probs[t], log_probs, rtol=1e-4, atol=1e-5)
         on = ~terminated[t]
@@ -113,8 +113,8 @@ class FromZero(ActorCritic):
         self.network, self.distribution = network, network.distribution
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        numbers, values = self.network(obs[None])
-        return numbers[0], values[0]
+        outputs, values = self.network(obs[None])
+        return outputs[0], values[0]
 
     def step(self, obs: Tensor, state: Any, episode_starts: Tensor, draws: Any = None) -> tuple[Tensor, CoreState]:
         return self(obs)[0], ()
@@ -150,13 +150,13 @@ def test_the_gradient_is_autograds_through_time(options: dict[str, Any]) -> None
     torch.manual_seed(1)
     obs = torch.randn(6, 4, 2)
     state = (torch.randn(network.core.num_layers, 4, HIDDEN), torch.randn(network.core.num_layers, 4, HIDDEN))
-    on_numbers, on_values = torch.randn(6, 4, 3), torch.randn(6, 4)
-    numbers, values, gradients = taped_recurrent_policy(network, obs, state)
-    expected_numbers, expected_values = network(obs, state)
-    torch.testing.assert_close(numbers, expected_numbers.detach())
+    on_outputs, on_values = torch.randn(6, 4, 3), torch.randn(6, 4)
+    outputs, values, gradients = taped_recurrent_policy(network, obs, state)
+    expected_outputs, expected_values = network(obs, state)
+    torch.testing.assert_close(outputs, expected_outputs.detach())
     torch.testing.assert_close(values, expected_values.detach())
-    expected = torch.autograd.grad((expected_numbers * on_numbers).sum() + (expected_values * on_values).sum(), list(network.parameters()))
-    for mine, reference in zip(gradients(on_numbers, on_values), expected, strict=True):
+    expected = torch.autograd.grad((expected_outputs * on_outputs).sum() + (expected_values * on_values).sum(), list(network.parameters()))
+    for mine, reference in zip(gradients(on_outputs, on_values), expected, strict=True):
         assert mine is not None
         torch.testing.assert_close(mine, reference, rtol=1e-4, atol=1e-5)
 
@@ -199,10 +199,10 @@ def test_the_minibatches_of_an_epoch_hold_every_step_once() -> None:
     batches = list(learner._epochs(rollout, items))
     assert sum(float(batch["mask"].sum()) for batch in batches) == 2 * 12 * ENVS
     for batch in batches:  # what acting gave is what the unroll from the initial state gives, minibatch by minibatch
-        numbers, values = learner.forward(batch)
+        outputs, values = learner.forward(batch)
         real = batch["mask"] > 0
         torch.testing.assert_close(values[real], batch["values"][real], rtol=1e-4, atol=1e-5)
-        log_probs = network.distribution.evaluate(numbers, batch["actions"]).log_prob
+        log_probs = network.distribution.evaluate(outputs, batch["actions"]).log_prob
         torch.testing.assert_close(log_probs[real], batch["log_probs"][real], rtol=1e-4, atol=1e-5)
 
 

@@ -164,9 +164,9 @@ class PPO:
         count = int(np.prod(shape))
         rows = rollout.bootstrap_rows()
         obs, next_obs = (rollout.field(name).reshape(count, *rollout.field(name).shape[2:]) for name in ("obs", "next_obs"))
-        numbers, values = self.actor_critic(torch.from_numpy(np.concatenate([obs, next_obs[rows]])).to(rollout.device))
+        outputs, values = self.actor_critic(torch.from_numpy(np.concatenate([obs, next_obs[rows]])).to(rollout.device))
         actions = rollout.items()["actions"]
-        log_probs = self.distribution.evaluate(numbers[:count], actions).log_prob.cpu().numpy().reshape(shape)
+        log_probs = self.distribution.evaluate(outputs[:count], actions).log_prob.cpu().numpy().reshape(shape)
         host = values.cpu().numpy()
         found = host[:count].reshape(shape)
         next_values = np.zeros_like(found)

@@ -38,11 +38,11 @@ class RecurrentPPO(PPO):
         unrolled = obs[np.concatenate([sequences.steps, sequences.steps[-1:]])]  # [L + 1, S, ...]
         unrolled[lengths, columns] = next_obs[sequences.steps[-1]]
         states = rollout.initial_states(sequences)
-        numbers, values = self.actor_critic(torch.from_numpy(unrolled).to(rollout.device), states)
+        outputs, values = self.actor_critic(torch.from_numpy(unrolled).to(rollout.device), states)
         actions = rollout.items()["actions"]
         index = torch.from_numpy(sequences.steps.reshape(-1)).to(rollout.device)
         taken = actions.index_select(0, index).view(*sequences.steps.shape, *actions.shape[1:])
-        log_probs = self.distribution.evaluate(numbers[:-1], taken).log_prob.cpu().numpy()
+        log_probs = self.distribution.evaluate(outputs[:-1], taken).log_prob.cpu().numpy()
         host = values.cpu().numpy()
         real = sequences.mask > 0
         found = [np.zeros(shape, np.float32) for _ in range(3)]

@@ -33,7 +33,7 @@ def orthogonal_(module: nn.Module, gain: float) -> None:
 
 
 class ActorCriticHeads(nn.Module):
-    """Features → the policy's numbers and the value, each through its own stack of layers.
+    """Features → the policy's outputs and the value, each through its own stack of layers.
 
     Hidden layers start orthogonal with gain √2, the policy's output with 0.01 (nearly uniform actions), the value's with 1
     (Huang et al. 2022, *The 37 implementation details of PPO*). A Gaussian's log σ is a free parameter, the same in every state.
@@ -45,7 +45,7 @@ class ActorCriticHeads(nn.Module):
         super().__init__()
         self.distribution = distribution
         self.gaussian = isinstance(distribution, DiagonalGaussian)
-        outputs = distribution.num_numbers // 2 if self.gaussian else distribution.num_numbers
+        outputs = distribution.num_outputs // 2 if self.gaussian else distribution.num_outputs
         self.policy = Stream(in_dim, hidden_sizes, outputs, activation=ACTIVATIONS[activation])
         self.value = Stream(in_dim, hidden_sizes, 1, activation=ACTIVATIONS[activation])
         self.log_std = nn.Parameter(torch.full((outputs,), log_std_init)) if self.gaussian else None
@@ -53,19 +53,19 @@ class ActorCriticHeads(nn.Module):
             orthogonal_(stream, math.sqrt(2))
             orthogonal_(stream.layers[-1], gain)
 
-    def numbers(self, features: Tensor) -> Tensor:
-        """The policy's numbers, [..., P]."""
+    def outputs(self, features: Tensor) -> Tensor:
+        """The policy's outputs, [..., P]."""
         return self.with_std(self.policy.forward(features))
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        return self.numbers(features), self.value.forward(features).squeeze(-1)
+        return self.outputs(features), self.value.forward(features).squeeze(-1)
 
     def with_std(self, out: Tensor) -> Tensor:
         return out if self.log_std is None else torch.cat([out, self.log_std.expand_as(out)], -1)
 
 
 class ActorCritic(nn.Module, ABC):
-    """obs → the policy's numbers [..., P] (see distributions.py) and values [...]."""
+    """obs → the policy's outputs [..., P] (see distributions.py) and values [...]."""
 
     distribution: Distribution
 
@@ -74,7 +74,7 @@ class ActorCritic(nn.Module, ABC):
 
     @abstractmethod
     def step(self, obs: Tensor, state: CoreState, episode_starts: Tensor, draws: Draws = NO_DRAWS) -> tuple[Tensor, CoreState]:
-        """One acting step: the policy's numbers [E, P] and the state carried on."""
+        """One acting step: the policy's outputs [E, P] and the state carried on."""
 
     @property
     def facts(self) -> Facts:
@@ -89,12 +89,12 @@ class ActorCritic(nn.Module, ABC):
         return state
 
     def draw(self, generator: torch.Generator, batch_shape: Sequence[int], role: Role) -> Draws:
-        """A forward pass is not random: the action is drawn from its numbers."""
+        """A forward pass is not random: the action is drawn from its outputs."""
         return NO_DRAWS
 
-    def greedy(self, numbers: Array) -> Array:
+    def greedy(self, outputs: Array) -> Array:
         """The likeliest actions, as the environment takes them."""
-        return self.distribution.to_env(self.distribution.mode(numbers))
+        return self.distribution.to_env(self.distribution.mode(outputs))
 
 
 class FeedForwardActorCritic(ActorCritic):
@@ -108,7 +108,7 @@ class FeedForwardActorCritic(ActorCritic):
         return self.heads.forward(self.encoder.forward(obs))
 
     def step(self, obs: Tensor, state: CoreState, episode_starts: Tensor, draws: Draws = NO_DRAWS) -> tuple[Tensor, CoreState]:
-        return self.heads.numbers(self.encoder.forward(obs)), state
+        return self.heads.outputs(self.encoder.forward(obs)), state
 
 
 class MLPActorCritic(FeedForwardActorCritic):

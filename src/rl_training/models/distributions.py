@@ -1,6 +1,6 @@
-"""What the numbers of a policy mean: the distribution of an action, as a network's head predicts it.
+"""What the outputs of a policy mean: the distribution of an action, as a network's head predicts it.
 
-A distribution has no parameters of its own: it reads them from `numbers` [..., P]. Acting goes through NumPy (a handful of rows, where
+A distribution has no parameters of its own: it reads them from `outputs` [..., P]. Acting goes through NumPy (a handful of rows, where
 every torch call costs more than its arithmetic), learning through torch.
 """
 
@@ -32,28 +32,28 @@ class Evaluated(NamedTuple):
 class Distribution(ABC):
     """Actions as the learner keeps them are [..., *action_shape]; `to_env` makes them what the environment takes."""
 
-    num_numbers: int  # P
+    num_outputs: int  # P
     action_shape: tuple[int, ...]
     action_dtype: torch.dtype
 
     @abstractmethod
-    def sample(self, numbers: Array, rng: np.random.Generator) -> Array:
+    def sample(self, outputs: Array, rng: np.random.Generator) -> Array:
         """One action for each row."""
 
     @abstractmethod
-    def mode(self, numbers: Array) -> Array:
+    def mode(self, outputs: Array) -> Array:
         """The likeliest action of each row."""
 
     def to_env(self, actions: Array) -> Array:
         return actions
 
     @abstractmethod
-    def describe(self, numbers: Array) -> dict[str, Any]:
-        """One row of numbers [P] in words a person reads, as JSON can hold them."""
+    def describe(self, outputs: Array) -> dict[str, Any]:
+        """One row of outputs [P] in words a person reads, as JSON can hold them."""
 
     @abstractmethod
-    def evaluate(self, numbers: Tensor, actions: Tensor) -> Evaluated:
-        """numbers: [..., P]; actions: [..., *action_shape]. Differentiable."""
+    def evaluate(self, outputs: Tensor, actions: Tensor) -> Evaluated:
+        """outputs: [..., P]; actions: [..., *action_shape]. Differentiable."""
 
 
 def _gumbel_argmax(logits: Array, rng: np.random.Generator) -> Array:
@@ -70,31 +70,31 @@ def _probabilities(logits: Array) -> list[float]:
 
 
 class Categorical(Distribution):
-    """One of n actions; the numbers are logits."""
+    """One of n actions; the outputs are logits."""
 
     action_shape = ()
     action_dtype = torch.int64
 
     def __init__(self, num_actions: int) -> None:
-        self.num_numbers = num_actions
+        self.num_outputs = num_actions
 
-    def sample(self, numbers: Array, rng: np.random.Generator) -> Array:
-        return _gumbel_argmax(numbers, rng)
+    def sample(self, outputs: Array, rng: np.random.Generator) -> Array:
+        return _gumbel_argmax(outputs, rng)
 
-    def mode(self, numbers: Array) -> Array:
-        actions: Array = numbers.argmax(-1)
+    def mode(self, outputs: Array) -> Array:
+        actions: Array = outputs.argmax(-1)
         return actions
 
-    def describe(self, numbers: Array) -> dict[str, Any]:
-        return {"probabilities": _probabilities(numbers)}
+    def describe(self, outputs: Array) -> dict[str, Any]:
+        return {"probabilities": _probabilities(outputs)}
 
-    def evaluate(self, numbers: Tensor, actions: Tensor) -> Evaluated:
-        log_p = torch.log_softmax(numbers, -1)
+    def evaluate(self, outputs: Tensor, actions: Tensor) -> Evaluated:
+        log_p = torch.log_softmax(outputs, -1)
         return Evaluated(log_p.gather(-1, actions.unsqueeze(-1)).squeeze(-1), -(log_p.exp() * log_p).sum(-1))
 
 
 class MultiCategorical(Distribution):
-    """Independent choices, one of n_k each; the numbers are their logits one after the other."""
+    """Independent choices, one of n_k each; the outputs are their logits one after the other."""
 
     action_dtype = torch.int64
 
@@ -102,33 +102,33 @@ class MultiCategorical(Distribution):
         """sizes: [K]; start: the smallest value of each choice (0 where not given); shape: of one action of the environment."""
         self.sizes = [int(size) for size in sizes]
         self._shape = (len(self.sizes),) if shape is None else tuple(shape)
-        self.num_numbers, self.action_shape = sum(self.sizes), (len(self.sizes),)
+        self.num_outputs, self.action_shape = sum(self.sizes), (len(self.sizes),)
         self._parts = [Categorical(size) for size in self.sizes]
         self._cuts = list(itertools.accumulate(self.sizes))[:-1]
         self._start = np.asarray(start or [0] * len(self.sizes), np.int64)
 
-    def sample(self, numbers: Array, rng: np.random.Generator) -> Array:
-        return np.stack([_gumbel_argmax(part, rng) for part in np.split(numbers, self._cuts, -1)], -1)
+    def sample(self, outputs: Array, rng: np.random.Generator) -> Array:
+        return np.stack([_gumbel_argmax(part, rng) for part in np.split(outputs, self._cuts, -1)], -1)
 
-    def mode(self, numbers: Array) -> Array:
-        return np.stack([part.argmax(-1) for part in np.split(numbers, self._cuts, -1)], -1)
+    def mode(self, outputs: Array) -> Array:
+        return np.stack([part.argmax(-1) for part in np.split(outputs, self._cuts, -1)], -1)
 
     def to_env(self, actions: Array) -> Array:
         return (actions + self._start).reshape(-1, *self._shape)
 
-    def describe(self, numbers: Array) -> dict[str, Any]:
-        return {"probabilities": [_probabilities(part) for part in np.split(numbers, self._cuts)]}
+    def describe(self, outputs: Array) -> dict[str, Any]:
+        return {"probabilities": [_probabilities(part) for part in np.split(outputs, self._cuts)]}
 
-    def evaluate(self, numbers: Tensor, actions: Tensor) -> Evaluated:
+    def evaluate(self, outputs: Tensor, actions: Tensor) -> Evaluated:
         """log π(a) = Σ_k log π_k(a_k), H = Σ_k H_k."""
-        logits: Sequence[Tensor] = numbers.split(self.sizes, -1)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        logits: Sequence[Tensor] = outputs.split(self.sizes, -1)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         parts = [part.evaluate(each, actions[..., k]) for k, (part, each) in enumerate(zip(self._parts, logits, strict=True))]
         log_prob = torch.stack([part.log_prob for part in parts]).sum(0)
         return Evaluated(log_prob, torch.stack([part.entropy for part in parts]).sum(0))
 
 
 class DiagonalGaussian(Distribution):
-    """Independent normal actions; the numbers are the means, then the logarithms of the standard deviations.
+    """Independent normal actions; the outputs are the means, then the logarithms of the standard deviations.
 
     Bounds: what the policy drew is what it learns from, with the density of the unbounded Gaussian; only what the *environment* gets is
     clipped to its bounds (`to_env`). So mass beyond a bound acts like the bound, and no density has to be corrected. Actions are not
@@ -140,27 +140,27 @@ class DiagonalGaussian(Distribution):
     def __init__(self, low: Array, high: Array, shape: Sequence[int]) -> None:
         """low, high: [D], infinite where there is no bound; shape: of one action of the environment, D numbers in all."""
         self.dim = math.prod(shape)
-        self.num_numbers, self.action_shape = 2 * self.dim, (self.dim,)
+        self.num_outputs, self.action_shape = 2 * self.dim, (self.dim,)
         self._shape = tuple(shape)
         self._low, self._high = np.asarray(low, np.float32).reshape(self.dim), np.asarray(high, np.float32).reshape(self.dim)
 
-    def sample(self, numbers: Array, rng: np.random.Generator) -> Array:
-        mean, log_std = numbers[..., : self.dim], numbers[..., self.dim :]
+    def sample(self, outputs: Array, rng: np.random.Generator) -> Array:
+        mean, log_std = outputs[..., : self.dim], outputs[..., self.dim :]
         actions: Array = mean + np.exp(log_std) * rng.standard_normal(mean.shape, np.float32)
         return actions
 
-    def mode(self, numbers: Array) -> Array:
-        return numbers[..., : self.dim]
+    def mode(self, outputs: Array) -> Array:
+        return outputs[..., : self.dim]
 
     def to_env(self, actions: Array) -> Array:
         return np.clip(actions, self._low, self._high).reshape(-1, *self._shape)
 
-    def describe(self, numbers: Array) -> dict[str, Any]:
-        return {"mean": numbers[: self.dim].tolist(), "std": np.exp(numbers[self.dim :]).tolist()}
+    def describe(self, outputs: Array) -> dict[str, Any]:
+        return {"mean": outputs[: self.dim].tolist(), "std": np.exp(outputs[self.dim :]).tolist()}
 
-    def evaluate(self, numbers: Tensor, actions: Tensor) -> Evaluated:
+    def evaluate(self, outputs: Tensor, actions: Tensor) -> Evaluated:
         """z = (a − μ)/σ:  log π = Σ −z²/2 − log σ − ½ log 2π;  H = Σ log σ + ½ + ½ log 2π."""
-        mean, log_std = numbers[..., : self.dim], numbers[..., self.dim :]
+        mean, log_std = outputs[..., : self.dim], outputs[..., self.dim :]
         z = (actions - mean) * torch.exp(-log_std)
         log_prob = -(0.5 * z * z + log_std + _HALF_LOG_TAU).sum(-1)
         return Evaluated(log_prob, (log_std + (0.5 + _HALF_LOG_TAU)).sum(-1))

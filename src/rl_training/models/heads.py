@@ -39,7 +39,7 @@ class HeadOptions(TypedDict, total=False):
 
 
 class Head(nn.Module, ABC):
-    """Features → numbers per action, and what they say of the expected return."""
+    """Features → outputs per action, and what they say of the expected return."""
 
     noise_dim = 0  # how much noise a pass takes
     draws_taus = False  # whether a pass takes quantile levels
@@ -50,7 +50,7 @@ class Head(nn.Module, ABC):
 
     @abstractmethod
     def q_values(self, out: Tensor) -> Tensor:
-        """The expected return of each action, [..., A]: each kind of head says what its numbers mean."""
+        """The expected return of each action, [..., A]: each kind of head says what its outputs mean."""
 
     def draw_taus(self, batch_shape: Sequence[int], role: str, generator: torch.Generator, device: torch.device) -> Tensor | None:
         """Quantile levels for one forward pass; only an implicit head has any."""

@@ -85,11 +85,11 @@ class Network(Module, Protocol):
         ...
 
     def step(self, obs: Tensor, state: CoreState, episode_starts: Tensor, draws: Draws = NO_DRAWS) -> tuple[Tensor, CoreState]:
-        """One acting step: numbers [E, ...] that actions are chosen by (Q-values, or a policy's), and the state carried on."""
+        """One acting step: outputs [E, ...] that actions are chosen by (Q-values, or a policy's), and the state carried on."""
         ...
 
-    def greedy(self, numbers: Array) -> Array:
-        """The best actions by these numbers, as the environment takes them."""
+    def greedy(self, outputs: Array) -> Array:
+        """The best actions by these outputs, as the environment takes them."""
         ...
 
 
@@ -98,7 +98,7 @@ class _TransitionMethods(Network, Protocol):
     """What `is_value_network` asks for by name."""
 
     def forward(self, obs: Tensor, draws: Draws = NO_DRAWS) -> Tensor:
-        """[B, ...] → the head's numbers."""
+        """[B, ...] → the head's outputs."""
         ...
 
     def q_values(self, obs: Tensor, draws: Draws = NO_DRAWS) -> Tensor:
@@ -146,7 +146,7 @@ class PolicyNetwork(Network, Protocol):
     distribution: Distribution
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        """→ the policy's numbers [..., P] and values [...]."""
+        """→ the policy's outputs [..., P] and values [...]."""
         ...
 
 

@@ -45,14 +45,14 @@ class Drawing(nn.Module):
             noise = factorised_noise(shape, generator, device)
         return Draws(noise, head.draw_taus(batch_shape, role, generator, device))
 
-    def greedy(self, numbers: Array) -> Array:
+    def greedy(self, outputs: Array) -> Array:
         """The best actions [...] of the Q-values [..., A] that `step` gave."""
-        actions: Array = numbers.argmax(-1)
+        actions: Array = outputs.argmax(-1)
         return actions
 
 
 class QNetwork(Drawing):
-    """obs [B, ...] → the head's numbers per action; `q_values` gives their expectation [B, A]."""
+    """obs [B, ...] → the head's outputs per action; `q_values` gives their expectation [B, A]."""
 
     def __init__(self, torso: nn.Module, head: Head) -> None:
         super().__init__()

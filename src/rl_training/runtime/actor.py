@@ -169,8 +169,8 @@ class Actor:
         actions = self.behaviour.begin(env_steps, self.envs.num_envs)
         if actions is not None and not self._needs_forward:
             return actions
-        numbers, self._state = self._forward(self._obs, self._state, self._is_first)
-        return self.behaviour.choose(numbers)
+        outputs, self._state = self._forward(self._obs, self._state, self._is_first)
+        return self.behaviour.choose(outputs)
 
     def _eager_forward(self, obs: Array, state: CoreState, is_first: Array) -> tuple[Array, CoreState]:
         with torch.inference_mode(), self._asking(self.network):
@@ -179,8 +179,8 @@ class Actor:
                 seen = seen.to(self._device)
             draws = self.network.draw(self._generator, is_first.shape, "acting")
             starts = torch.tensor(is_first, device=self._device) if self._needs_forward else NO_STARTS
-            numbers, state = self.network.step(seen, state, starts, draws)
-            array: Array = (numbers if self._on_cpu else numbers.cpu()).numpy()
+            outputs, state = self.network.step(seen, state, starts, draws)
+            array: Array = (outputs if self._on_cpu else outputs.cpu()).numpy()
         return array, state
 
     def step(self, env_steps: int, meanwhile: Callable[[], None] | None = None) -> EnvStep:

@@ -1,4 +1,4 @@
-"""From a network's numbers to actions while training: ε-greedy on Q-values, or a draw from the policy. Each owns what it draws from."""
+"""From a network's outputs to actions while training: ε-greedy on Q-values, or a draw from the policy. Each owns what it draws from."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Behaviour(Protocol):
         """Before the network is asked: the actions [E, ...], where they do not depend on it."""
         ...
 
-    def choose(self, numbers: Array) -> Array:
-        """Actions [E, ...] as they are learned from; numbers [E, ...] are what `network.step` gave."""
+    def choose(self, outputs: Array) -> Array:
+        """Actions [E, ...] as they are learned from; outputs [E, ...] are what `network.step` gave."""
         ...
 
     def to_env(self, actions: Array) -> Array:
@@ -78,8 +78,8 @@ class EpsilonGreedy:
         else:
             self._drawn = [(rng.random(num_envs), rng.integers(actions, size=num_envs)) for _ in steps]
 
-    def choose(self, numbers: Array) -> Array:
-        greedy: Array = numbers.argmax(-1)
+    def choose(self, outputs: Array) -> Array:
+        greedy: Array = outputs.argmax(-1)
         return np.where(self._explore, self._uniform, greedy) if self._mixed else greedy
 
     def to_env(self, actions: Array) -> Array:
@@ -106,8 +106,8 @@ class Sampling:
     def begin(self, env_steps: int, num_envs: int) -> Array | None:
         return None
 
-    def choose(self, numbers: Array) -> Array:
-        return self._distribution.sample(numbers, self._rng)
+    def choose(self, outputs: Array) -> Array:
+        return self._distribution.sample(outputs, self._rng)
 
     def to_env(self, actions: Array) -> Array:
         return self._distribution.to_env(actions)

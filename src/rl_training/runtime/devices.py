@@ -85,7 +85,7 @@ def require_device(name: str) -> None:
     if device.type == "cuda":
         if not torch.cuda.is_available():
             raise ConfigError(f"device {name} was asked for, but torch sees no GPU; use auto or cpu")
-        if device.index is not None and device.index >= (count := torch.cuda.device_count()):
+        if ":" in name and device.index >= (count := torch.cuda.device_count()):
             raise ConfigError(f"device {name} was asked for, but torch sees {count} GPU{'s' * (count > 1)}, counted from cuda:0")
     if device.type == "mps" and not torch.backends.mps.is_available():
         raise ConfigError("device mps was asked for, but torch has no such device here; use auto or cpu")

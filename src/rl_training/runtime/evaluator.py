@@ -74,8 +74,8 @@ def evaluate(
         while open_envs:
             if asked():
                 raise Stopped
-            numbers, state = network.step(torch.from_numpy(obs).to(device), state, torch.tensor(is_first, device=device))
-            step = envs.step(network.greedy(numbers.cpu().numpy()))
+            outputs, state = network.step(torch.from_numpy(obs).to(device), state, torch.tensor(is_first, device=device))
+            step = envs.step(network.greedy(outputs.cpu().numpy()))
             for env_index, episode_return, length in step.episodes:
                 if len(played[env_index]) < quota[env_index]:
                     played[env_index].append((episode_return, length))

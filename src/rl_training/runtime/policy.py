@@ -43,27 +43,27 @@ class Policy:
         return (batch if self.normalizer is None else self.normalizer.normalize(batch)), single
 
     @torch.inference_mode()
-    def numbers(self, obs: Any, state: CoreState | None = None, episode_start: Any = None) -> tuple[Array, CoreState]:
-        """What the network gives, [N] or [B, N]: Q-values, or the numbers of a policy; and the state carried on."""
+    def outputs(self, obs: Any, state: CoreState | None = None, episode_start: Any = None) -> tuple[Array, CoreState]:
+        """What the network gives, [N] or [B, N]: Q-values, or the outputs of a policy; and the state carried on."""
         batch, single = self._batch(obs)
-        numbers, state = self._step(batch, state, episode_start, deterministic=True)
-        array: Array = numbers.cpu().numpy()
+        outputs, state = self._step(batch, state, episode_start, deterministic=True)
+        array: Array = outputs.cpu().numpy()
         return (array[0] if single else array), state
 
     def q_values(self, obs: Any, state: CoreState | None = None, episode_start: Any = None) -> tuple[Array, CoreState]:
         """Q-values [A] or [B, A], and the state carried on."""
         if isinstance(self.network, ActorCritic):
-            raise UserError("an actor-critic has no Q-values: ask for its `numbers`")
-        return self.numbers(obs, state, episode_start)
+            raise UserError("an actor-critic has no Q-values: ask for its `outputs`")
+        return self.outputs(obs, state, episode_start)
 
     def answer(self, obs: Any, state: CoreState | None = None, episode_start: Any = None) -> tuple[dict[str, Any], CoreState]:
-        """The greedy action for one observation with the numbers it was chosen by, as JSON can hold them, and the state carried on."""
-        numbers, state = self.numbers(read_observation(obs, self._shape, self.spaces["obs_dtype"]), state, episode_start)
-        action = (self.network.greedy(numbers[None])[0] + self._first_action).tolist()
+        """The greedy action for one observation with the outputs it was chosen by, as JSON can hold them, and the state carried on."""
+        outputs, state = self.outputs(read_observation(obs, self._shape, self.spaces["obs_dtype"]), state, episode_start)
+        action = (self.network.greedy(outputs[None])[0] + self._first_action).tolist()
         if isinstance(self.network, ActorCritic):
-            answer = {"action": action, **self.network.distribution.describe(numbers)}
+            answer = {"action": action, **self.network.distribution.describe(outputs)}
         else:
-            answer = {"action": action, "q_values": numbers.tolist()}
+            answer = {"action": action, "q_values": outputs.tolist()}
         if not all(np.isfinite(value).all() for value in answer.values()):
             raise UserError("has no answer: what the network gives for it is not finite (its training diverged)")
         return answer, state
@@ -75,12 +75,12 @@ class Policy:
         """Actions as the environment takes them (one for one observation, [B, ...] for a batch; a Discrete one is an int) and the state to
         pass in next time: () for a feed-forward network."""
         batch, single = self._batch(obs)
-        numbers, state = self._step(batch, state, episode_start, deterministic)
+        outputs, state = self._step(batch, state, episode_start, deterministic)
         if deterministic:
-            actions = self.network.greedy(numbers.cpu().numpy())
+            actions = self.network.greedy(outputs.cpu().numpy())
         else:
             self._behaviour.begin(0, len(batch))
-            actions = self._behaviour.to_env(self._behaviour.choose(numbers.cpu().numpy()))
+            actions = self._behaviour.to_env(self._behaviour.choose(outputs.cpu().numpy()))
         actions = actions + self._first_action
         one = int(actions[0]) if actions.ndim == 1 else actions[0]
         return (one if single else actions), state
@@ -89,10 +89,10 @@ class Policy:
         state, starts = self._carried(state, len(batch)), _starts(episode_start, len(batch))
         obs, first = torch.from_numpy(batch).to(self._device), torch.from_numpy(starts).to(self._device)
         if deterministic:
-            numbers, new_state = self.network.step(obs, state, first)
+            outputs, new_state = self.network.step(obs, state, first)
         else:
-            numbers, new_state = self.network.step(obs, state, first, self.network.draw(self._generator, (len(batch),), "acting"))
-        return numbers, new_state
+            outputs, new_state = self.network.step(obs, state, first, self.network.draw(self._generator, (len(batch),), "acting"))
+        return outputs, new_state
 
     def _carried(self, state: CoreState | None, batch_size: int) -> CoreState:
         """The state to go on from, which must be one that `predict` gave for as many observations."""

@@ -172,7 +172,7 @@ class NewestMetrics(Mapping[str, Tensor]):
 class GraphedForward:
     """What a network says of `num_envs` observations, as one graph; see `actor.Forward`.
 
-    One copy of the observations to the device, one of its numbers back, both through page-locked memory.
+    One copy of the observations to the device, one of its outputs back, both through page-locked memory.
     """
 
     def __init__(self, network: Network, example: Array, state: CoreState, generator: torch.Generator, device: torch.device) -> None:
@@ -183,8 +183,8 @@ class GraphedForward:
         self._obs_array, self._starts_array = self._host_obs.numpy(), self._host_starts.numpy()
         self._obs, self._starts = self._host_obs.to(device), self._host_starts.to(device)
         self._state, self._next_state = (tuple(x.clone() for x in state) for _ in range(2))
-        self._host_numbers = torch.zeros(0)
-        self._numbers_array: Array = self._host_numbers.numpy()
+        self._host_outputs = torch.zeros(0)
+        self._outputs_array: Array = self._host_outputs.numpy()
         self._stream = torch.cuda.current_stream(device) if on_gpu else None  # looked up once: that alone takes tens of microseconds
         self._pass = Captured(self._one_pass, device, [generator] if draws(network) else [])
 
@@ -200,7 +200,7 @@ class GraphedForward:
         carried = tuple(x.clone() for x in self._next_state)
         if self._stream is not None:
             self._stream.synchronize()
-        return np.array(self._numbers_array), carried
+        return np.array(self._outputs_array), carried
 
     @torch.no_grad()
     def _one_pass(self) -> None:
@@ -209,10 +209,10 @@ class GraphedForward:
             self._starts.copy_(self._host_starts, non_blocking=True)
         drawn = self._network.draw(self._generator, (self._num_envs,), "acting")
         with evaluating(self._network):
-            numbers, state = self._network.step(self._obs, self._state, self._starts, drawn)
-        if self._host_numbers.shape != numbers.shape:  # in the first pass
-            self._host_numbers = torch.empty_like(numbers, device="cpu", pin_memory=self._device.type == "cuda")
-            self._numbers_array = self._host_numbers.numpy()
-        self._host_numbers.copy_(numbers, non_blocking=True)
+            outputs, state = self._network.step(self._obs, self._state, self._starts, drawn)
+        if self._host_outputs.shape != outputs.shape:  # in the first pass
+            self._host_outputs = torch.empty_like(outputs, device="cpu", pin_memory=self._device.type == "cuda")
+            self._outputs_array = self._host_outputs.numpy()
+        self._host_outputs.copy_(outputs, non_blocking=True)
         for mine, new in zip(self._next_state, state, strict=True):
             mine.copy_(new)

@@ -63,8 +63,8 @@ def numpy_pass(network: Any, num_envs: int) -> NumpyPass | None:
     if network.stack is not None:
         whole = _layers([*torso.layers, *head.advantage.layers], torso.activation, activate_last=False)
         return lambda obs, noise: whole(_floats(obs))
-    features, numbers, q_values = _layers(torso.layers, torso.activation, activate_last=True), _head_pass(head), _Q_VALUES[type(head)](head)
-    return lambda obs, noise: q_values(numbers(features(_floats(obs)), noise))
+    features, outputs, q_values = _layers(torso.layers, torso.activation, activate_last=True), _head_pass(head), _Q_VALUES[type(head)](head)
+    return lambda obs, noise: q_values(outputs(features(_floats(obs)), noise))
 
 
 def numpy_forward(network: Any, obs: Array, state: CoreState, generator: torch.Generator) -> Forward | None:

@@ -12,7 +12,7 @@ from rl_training.models.recurrent.cores import Core
 
 
 class RecurrentActorCritic(RecurrentBody, ActorCritic):
-    """obs [T, B, ...] → the policy's numbers [T, B, P] and values [T, B]; no episode may start inside a sequence."""
+    """obs [T, B, ...] → the policy's outputs [T, B, P] and values [T, B]; no episode may start inside a sequence."""
 
     def __init__(self, encoder: nn.Module, core: Core, heads: ActorCriticHeads) -> None:
         super().__init__(encoder, core)
@@ -25,4 +25,4 @@ class RecurrentActorCritic(RecurrentBody, ActorCritic):
 
     def step(self, obs: Tensor, state: CoreState, episode_starts: Tensor, draws: Draws = NO_DRAWS) -> tuple[Tensor, CoreState]:
         core, state = self.step_core(obs, self.reset_state(state, episode_starts))
-        return self.heads.numbers(core), state
+        return self.heads.outputs(core), state

@@ -36,7 +36,7 @@ class RecurrentQNetwork(RecurrentBody, Drawing):
     def unroll(
         self, obs: Tensor, state: CoreState, episode_starts: Tensor | None = None, draws: Draws = NO_DRAWS
     ) -> tuple[Tensor, CoreState]:
-        """[T, B, ...] from `state` → the head's numbers per step and action, and the state after the last step."""
+        """[T, B, ...] from `state` → the head's outputs per step and action, and the state after the last step."""
         core, state = self.unroll_core(obs, state, episode_starts)
         out: Tensor = self.head(core, draws)
         return out, state
