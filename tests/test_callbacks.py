@@ -201,3 +201,12 @@ def test_checkpoint_every_takes_one_positive_interval(keywords: dict[str, Any]) 
 def test_stop_at_return_names_what_it_takes() -> None:
     with pytest.raises(UserError, match="of must be evaluation or training, got 'eval'"):
         StopAtReturn(1, of="eval")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("given", "named"), [(StopAtReturn(1.0), "got <.*StopAtReturn"), ([StopAtReturn], "got one with <class"), ([3], "got one with 3")]
+)
+def test_callbacks_are_a_list_of_objects(tmp_path: Path, given: Any, named: str) -> None:
+    with pytest.raises(UserError, match=f"callbacks must be a list of Callback objects, {named}"):
+        DQN("CartPole-v1", output_dir=tmp_path / "runs").learn(10, callbacks=given)
+    assert not list(tmp_path.iterdir())

@@ -83,7 +83,18 @@ def test_a_checkpoint_knows_how_it_was_made(trained: Path) -> None:
     assert "command" in json.loads((trained / "metadata.json").read_text())
 
 
-def test_algos_configs_version_and_help(cli: Cli) -> None:
+def test_algos_fits_the_terminal(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = cli("algos").out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert [line.split()[0] for line in lines[2:] if not line.startswith(" ")] == list(algorithm_names())
+    for name in algorithm_names():  # nothing is cut off: every word of every cell stands in the table
+        spec = get_algorithm_spec(name)
+        assert set(f"{spec.summary} {', '.join(spec.parts)} {spec.paper}".split()) <= set(" ".join(lines).split())
+
+
+def test_algos_configs_version_and_help(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "400")
     algos = cli("algos")
     assert algos.code == 0
     header, _, *rows = algos.out.splitlines()
@@ -171,6 +182,12 @@ def test_bad_input_to_train(cli: Cli, arguments: Sequence[str], message: str) ->
     line = cli.refused("train", "--config", "small.yaml", *arguments)
     assert line.startswith("error: ")
     assert message in line
+
+
+@pytest.mark.parametrize("change", ["env_id=Nothing-v0", "env_id=Pendulum-v1", "env_kwargs.nothing=1"])
+def test_what_is_refused_is_told_alone(cli: Cli, change: str) -> None:
+    never_learns = ("--set", "algo_kwargs.learning_starts=1000", "--total-timesteps", "40")
+    assert cli.refused("train", "--config", "small.yaml", "--quiet", *never_learns, "--set", change).startswith("error: ")
 
 
 def test_device_that_is_not_there(cli: Cli) -> None:

@@ -138,6 +138,28 @@ def test_a_module_with_another_number_of_actions_is_refused(tmp_path: Path) -> N
         train_small(tmp_path, "three_actions", "CartPole-v1")
 
 
+def test_a_module_for_other_observations_is_refused(tmp_path: Path) -> None:
+    register_algorithm("wide_dqn", trainer="rl_training.runtime.dqn_trainer:train_dqn", network=lambda s, p: nn.Linear(9, 2), summary="no")
+    with pytest.raises(ConfigError, match=r"this Linear cannot read observations of shape \(4,\): mat1 and mat2"):
+        train_small(tmp_path, "wide_dqn", "CartPole-v1")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_module_in_place_of_what_makes_one_is_refused(tmp_path: Path) -> None:
+    register_algorithm("made_dqn", trainer="rl_training.runtime.dqn_trainer:train_dqn", network=nn.Linear(4, 2), summary="no")
+    with pytest.raises(ConfigError, match=r"made_dqn: `network` is a function \(settings, spaces\) that makes a module, and not a Linear"):
+        train_small(tmp_path, "made_dqn", "CartPole-v1")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("key", "value", "shown"), [("head", "quantile", "quantile"), ("dueling", True, "true"), ("noisy", True, "true")])
+def test_a_plain_module_has_no_head_to_choose(tmp_path: Path, key: str, value: Any, shown: str) -> None:
+    register_algorithm("bare_dqn", trainer="rl_training.runtime.dqn_trainer:train_dqn", network=lambda s, p: nn.Linear(4, 2), summary="no")
+    with pytest.raises(ConfigError, match=f"{key} is {shown}, and bare_dqn's network is a plain module of Q-values"):
+        train_small(tmp_path, "bare_dqn", "CartPole-v1", **{key: value})
+    assert not list(tmp_path.iterdir())
+
+
 class Blink(gym.Env[Any, int]):
     """An image of 2 × 8 × 8 with one bright pixel: 1 for naming the half it is in; 10 steps."""
 

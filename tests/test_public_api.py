@@ -184,6 +184,18 @@ def test_an_unknown_environment_is_refused_before_anything_is_written(tmp_path: 
     assert not (tmp_path / "runs").exists()
 
 
+def test_an_evaluation_names_a_seed_that_cannot_be(tmp_path: Path) -> None:
+    agent = make(DQN, tmp_path)
+    agent.learn(40)
+    with pytest.raises(UserError, match="seed must be >= 0, got -3"):
+        agent.evaluate(1, seed=-3)
+
+
+def test_an_environment_is_not_given_as_an_object() -> None:
+    with gym.make("CartPole-v1") as env, pytest.raises(ConfigError, match="by its id, or by a callable that makes one"):
+        DQN(env)  # type: ignore[arg-type]
+
+
 def test_there_must_be_something_to_save(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="nothing to save"):
         DQN("CartPole-v1").save(tmp_path / "x")

@@ -15,6 +15,7 @@ import pytest
 from rl_training.errors import Interrupted
 from rl_training.experiment.checkpointing import open_checkpoint
 from rl_training.experiment.config import TrainConfig
+from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.workflows import resume_training, train
 
 FILES = ("model.safetensors", "training.safetensors", "replay.safetensors")
@@ -204,3 +205,22 @@ def test_a_signal_while_compiling_ends_it_and_nothing_is_lost(tmp_path: Path, mo
     monkeypatch.setattr("rl_training.speed.ahead_of_time.compile_learner", fails)
     (run,) = (tmp_path / "b").iterdir()
     assert left(resume_training(run, env=at(None)).run_dir) == expected
+
+
+@pytest.mark.filterwarnings("ignore:could not compile:RuntimeWarning")
+def test_only_the_step_that_compiles_is_saved_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*arguments: Any) -> None:
+        raise RuntimeError("no compiler")
+
+    saved: list[int] = []
+
+    class Saved(Callback):
+        def on_checkpoint(self, run: Any, path: Path) -> None:
+            saved.append(run.clock.env_steps)
+
+    monkeypatch.setattr("rl_training.runtime.accelerate.missing_toolchain", lambda: None)
+    monkeypatch.setattr("rl_training.speed.ahead_of_time.compile_learner", fails)
+    rarely = {"hidden_sizes": [8], "batch_size": 8, "buffer_capacity": 100, "learning_starts": 20, "train_frequency": 40}
+    seldom = {"algo_kwargs": rarely, "total_timesteps": 100, "eval_interval": 0, "checkpoint_interval": 0}
+    train(config(tmp_path, compile=True, **seldom), env=at(None), callbacks=[Saved()])
+    assert saved == [39, 100]  # learning may start at 20, and the first round is at 40

@@ -54,6 +54,10 @@ class ManagedAlgorithm:
         else:
             if callable(config):
                 self._env, config = config, callable_env_id(config)
+            elif hasattr(config, "reset"):
+                raise ConfigError(
+                    "an environment is given by its id, or by a callable that makes one (a run makes several), not as an object"
+                )
             base = {**DEFAULTS, "algo": self.row, "env_id": config}
         self.config = TrainConfig(**{**base, **_sorted_keywords(self.row, keywords, base.get("algo_kwargs", {}))})
         self.checkpoint_path: Path | None = None
@@ -75,10 +79,11 @@ class ManagedAlgorithm:
         With `extend_schedule` they run over what this call makes the total, so that the rate at step t is that of t / new total.
         """
         from rl_training.runtime import workflows
+        from rl_training.runtime.callbacks import as_callbacks
 
         if total_timesteps is not None and total_timesteps < 1:
             raise UserError(f"total_timesteps must be >= 1, got {total_timesteps}")
-        watched = (self._watcher(), *callbacks)  # first: a callback of the user's may raise
+        watched = (self._watcher(), *as_callbacks(callbacks))  # first: a callback of the user's may raise
         self._policy = None
         if self.checkpoint_path is None:
             if total_timesteps is None:
@@ -103,7 +108,8 @@ class ManagedAlgorithm:
         return result
 
     def predict(self, obs: Any, state: Any = None, episode_start: Any = None, deterministic: bool = True) -> tuple[Any, Any]:
-        """Actions for one observation or a batch, and the state to pass in next time (recurrent rows; others carry nothing)."""
+        """Actions for one observation or a batch, as the network reads them (wrappers applied, not normalised), and the state to pass in
+        next time (recurrent rows; others carry nothing)."""
         if self._policy is None:
             from rl_training.runtime import workflows
 

@@ -47,13 +47,30 @@ class AlgorithmSpec:
 
     def build_network(self, settings: Settings, spaces: Mapping[str, Any]) -> Network:
         """The row's network, with weights from torch's generator. A plain module is taken for a Q-network (see `as_network`)."""
+        from torch import nn
+
         from rl_training.models.plain import PlainQNetwork, as_network
 
         own = importlib.import_module(self.train_fn.__module__).build_network if self.network is None else imported(self.network)
+        if isinstance(own, nn.Module):  # one for all runs, with the weights it has
+            raise ConfigError(
+                f"{self.name}: `network` is a function (settings, spaces) that makes a module, and not a {type(own).__name__}"
+            )
         network: Network = as_network(own(settings, spaces))
         if isinstance(network, PlainQNetwork) and "num_actions" in spaces:
             network.require_actions(spaces["obs_shape"], spaces["num_actions"])
+            if isinstance(settings, ValueSettings):
+                self._require_plain(settings)
         return network
+
+    def _require_plain(self, settings: ValueSettings) -> None:
+        """Raises ConfigError where the settings ask a plain module for what only a head of the package gives."""
+        for key in ("head", "dueling", "noisy"):
+            if (value := getattr(settings, key)) != ValueSettings.model_fields[key].default:
+                shown = str(value).lower()
+                raise ConfigError(
+                    f"{key} is {shown}, and {self.name}'s network is a plain module of Q-values: use a head (make_head) for that"
+                )
 
     @property
     def parts(self) -> tuple[str, ...]:

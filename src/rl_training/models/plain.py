@@ -30,7 +30,11 @@ class PlainQNetwork(QNetwork):
     def require_actions(self, obs_shape: Sequence[int], num_actions: int) -> None:
         """Raises ConfigError unless the module gives a Q-value for each action of such observations."""
         self.eval()  # what a normalisation layer has learned does not change by this
-        out = self.forward(torch.zeros(2, *obs_shape))
+        try:
+            out = self.forward(torch.zeros(2, *obs_shape))
+        except Exception as error:  # whatever a module may say of an input that is not its own
+            reason = " ".join(str(error).split())
+            raise ConfigError(f"this {self.name} cannot read observations of shape {tuple(obs_shape)}: {reason:.300}") from error
         self.train()
         if out.shape != (2, num_actions):
             given, wanted = list(out.shape), [2, num_actions]

@@ -23,6 +23,10 @@ class UpdatePlan:
         """How many updates a run makes in so many environment steps."""
         return max(0, env_steps - learning_starts) // self.train_frequency * self.updates_per_round
 
+    def rounds(self, before: int, now: int, *, learning_starts: int) -> list[int]:
+        """The multiples that a step from `before` to `now` makes its updates at."""
+        return [multiple for multiple in crossings(before, now, self.train_frequency) if multiple >= learning_starts]
+
 
 def crossings(before: int, now: int, interval: int) -> range:
     """The multiples of `interval` in (before, now]; none if the interval is 0 (only at the end)."""

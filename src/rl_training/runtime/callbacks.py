@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -48,6 +48,17 @@ class Callback:
 
     def on_end(self, run: Run) -> None:
         """Once, however the run ends."""
+
+
+def as_callbacks(given: Sequence[Callback]) -> tuple[Callback, ...]:
+    """What a user passed as `callbacks`; UserError where that is anything but a list of them."""
+    if not isinstance(given, Iterable):
+        raise UserError(f"callbacks must be a list of Callback objects, got {given!r:.60}")
+    callbacks = tuple(given)
+    for callback in callbacks:
+        if not isinstance(callback, Callback):
+            raise UserError(f"callbacks must be a list of Callback objects, got one with {callback!r:.60} in it")
+    return callbacks
 
 
 def overriding(callbacks: Sequence[Callback], hook: str) -> list[Callback]:

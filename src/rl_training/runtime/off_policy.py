@@ -75,15 +75,15 @@ def train_off_policy(run: Run, *, actor: Actor, replay: Replay, plan: UpdatePlan
     with run:
         while run.running:
             before = clock.env_steps
-            if update.compiles and before + actor.envs.num_envs >= actor.learns_from:
+            if update.compiles and plan.rounds(before, before + actor.envs.num_envs, learning_starts=actor.learns_from):
                 run.prepare_to_compile()
             # Updates that run beside the host are queued when the next actions are chosen, so that the environments step meanwhile.
             step = actor.step(before, learn if rounds else None)
             now = clock.env_steps = before + int(np.count_nonzero(step.valid))
-            if now >= actor.learns_from and (crossed := crossings(before, now, plan.train_frequency)):
+            if now >= actor.learns_from and crossings(before, now, plan.train_frequency):
                 actor.feed.flush()
                 if len(replay):
-                    rounds += [multiple for multiple in crossed if multiple >= actor.learns_from]
+                    rounds += plan.rounds(before, now, learning_starts=actor.learns_from)
                 if rounds and (not update.overlaps or run.has_something_due(before)):
                     learn()
             run.stepped(before, step)

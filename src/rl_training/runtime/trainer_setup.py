@@ -155,7 +155,6 @@ def planned_updates(config: TrainConfig) -> int | None:
 def prepare(config: TrainConfig, env: EnvSource | None) -> Setup:
     """Make the environments and the network, and resolve every `auto` by what the network says of itself."""
     source, seeds = env_source(config, env), Seeds.of(config.seed)
-    check_sanity(config)
     envs = make_envs(
         source,
         num_envs=config.num_envs,
@@ -179,6 +178,7 @@ def prepare(config: TrainConfig, env: EnvSource | None) -> Setup:
         device = torch.device(found.device.value)
         _require_network_memory(network, found.device.value, copies=COPIES)
         network = network.to(device)
+        check_sanity(config)  # last: what is refused is told alone, without doubts about a run that never begins
     except BaseException:
         envs.close()
         raise

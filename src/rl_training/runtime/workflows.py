@@ -21,7 +21,7 @@ from rl_training.experiment.checkpointing import Checkpoint, MissingCheckpoint, 
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.runs import RunDirectory, is_run_directory
 from rl_training.runtime.accelerate import missing_toolchain
-from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.callbacks import Callback, as_callbacks
 from rl_training.runtime.devices import require_device
 from rl_training.runtime.evaluator import MAX_ENVS, evaluate
 from rl_training.runtime.observations import WrappedObservations
@@ -123,6 +123,8 @@ def evaluate_checkpoint(
     """
     if num_episodes < 1:
         raise ConfigError(f"the number of episodes must be at least 1, got {num_episodes}")
+    if seed is not None and seed < 0:
+        raise ConfigError(f"seed must be >= 0, got {seed}")
     checkpoint, policy, statistics = with_checkpoint(path, lambda found: (found, _policy(found, "cpu"), _statistics(found)))
     config = checkpoint.config
     require_allowed_env(config.env_id, source=checkpoint.path, env=env)
@@ -229,10 +231,10 @@ def _call_trainer(config: TrainConfig, **options: Any) -> TrainResult:
 
 def _with_progress(callbacks: Sequence[Callback], quiet: bool) -> tuple[Callback, ...]:
     if quiet:
-        return tuple(callbacks)
+        return as_callbacks(callbacks)
     from rl_training.runtime.progress import Progress
 
-    return (*callbacks, Progress())
+    return (*as_callbacks(callbacks), Progress())
 
 
 def _moved(
