@@ -175,11 +175,16 @@ class NStepAccumulator:
         rewards = as_array(state["rewards"]).astype(np.float64)
         if rewards.shape != self._rewards.shape:
             raise ValueError(f"saved windows have shape {rewards.shape}, expected {self._rewards.shape} (n_step, num_envs)")
+        counts = as_array(state["counts"]).astype(np.int64)
+        if counts.shape != self._counts.shape or (counts < 0).any() or (counts >= self.n_step).any():
+            raise ValueError(f"saved windows must hold 0 … {self.n_step - 1} steps for each of {self.num_envs} environments")
         rings = {name: as_array(ring).copy() for name, ring in state["rings"].items()}
         expected = {"obs", "actions", *self._of_first}
         if rings and rings.keys() != expected:
             raise ValueError(f"saved windows hold {', '.join(sorted(rings))}; expected {', '.join(sorted(expected))}")
-        self._clock, self._counts, self._rewards = int(state["clock"]), as_array(state["counts"]).astype(np.int64), rewards
+        if any(ring.shape[:2] != rewards.shape for ring in rings.values()):
+            raise ValueError(f"saved windows hold rings of other lengths than {rewards.shape} (n_step, num_envs)")
+        self._clock, self._counts, self._rewards = int(state["clock"]), counts, rewards
         self._all_full = bool((self._counts == self.n_step - 1).all())
         self._rings = rings
 

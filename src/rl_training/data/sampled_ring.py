@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rl_training.data.generators import Generator
-from rl_training.data.samplers import FlatSampler, Sampler, SumTreeSampler, UniformSampler
+from rl_training.data.samplers import FlatSampler, Sampler, SumTreeSampler, UniformSampler, require_priorities
 from rl_training.data.storage import Field, RingStorage, uses_numpy
 
 if TYPE_CHECKING:
@@ -87,6 +87,8 @@ class SampledRing:
 
     def load_state_dict(self, state: State) -> None:
         self.storage.load_state_dict(state["storage"])
+        if self.prioritized:
+            require_priorities(state["sampler"], self.storage.size)
         self.sampler.load_state_dict(state["sampler"])
 
 

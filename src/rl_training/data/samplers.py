@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rl_training.data.generators import Generator, generator_state, load_generator_state
 from rl_training.data.storage import as_array, uses_numpy
-from rl_training.data.sum_tree import SumTree
+from rl_training.data.sum_tree import MAX_LEAF, MIN_LEAF, SumTree
 from rl_training.errors import RunError
 from rl_training.resources import speed_is_on
 
@@ -132,6 +132,16 @@ class SumTreeSampler:
         load_generator_state(self.generator, state["generator"])
 
 
+def require_priorities(state: State, size: int) -> None:
+    """Raises ValueError unless `size` items can be drawn by a saved sampler's priorities: the kernels do not look."""
+    leaves = as_array(state["priorities"])
+    if leaves.shape != (size,) or not ((leaves >= MIN_LEAF) & (leaves <= MAX_LEAF)).all():
+        raise ValueError(f"the saved priorities are not {size:,} numbers from {MIN_LEAF} to {MAX_LEAF}")
+    for name in ("alpha", "eps", "max_priority"):
+        if not 0 <= float(state[name]) < np.inf:
+            raise ValueError(f"the saved {name} is {state[name]}")
+
+
 def _sum_tree(capacity: int) -> SumTree:
     """In numba, which is imported when one is made; in NumPy with `RL_TRAINING_SPEED=0`."""
     if not speed_is_on():
@@ -153,8 +163,8 @@ class FlatSampler:
         self._of_new = self._leaf(self.max_priority)
 
     def _leaf(self, priorities: Tensor) -> Tensor:
-        # the bounds of sum_tree.py: in use is never 0, and sums stay finite
-        return ((priorities + self.eps) ** self.alpha).clamp(1e-150, 1e150)
+        # in use is never 0, and sums stay finite
+        return ((priorities + self.eps) ** self.alpha).clamp(MIN_LEAF, MAX_LEAF)
 
     def insert(self, start: int, stop: int, priorities: Array | None = None) -> None:
         if priorities is None:

@@ -231,6 +231,11 @@ class ChunkAssembler:
         for name, values in mine.items():
             if saved[name].shape != values.shape:
                 raise ValueError(f"saved open chunks: {name} is {saved[name].shape}, expected {values.shape}")
+        # Chunks that never move on would be taken for ever.
+        length, (slot, begin, shift) = self.layout.length, (saved[name] for name in ("slot", "begin", "shift"))
+        moves = (begin >= 0) & (begin <= slot) & (slot < length) & (shift >= 1) & (shift <= length)
+        if not moves[saved["active"].astype(bool)].all():
+            raise ValueError("saved open chunks: slot, begin and shift are not where a chunk can be")
         for name, values in mine.items():
             values[...] = saved[name]
 

@@ -203,7 +203,8 @@ class RingStorage:
         if list(state["fields"]) != self._fingerprint():
             raise ValueError(f"saved items have the fields {', '.join(state['fields'])}; expected {', '.join(self._fingerprint())}")
         size, position = int(state["size"]), int(state["position"])
-        if size > self.capacity or (size < self.capacity and position != size):
+        fits = position == size if size < self.capacity else 0 <= position < self.capacity
+        if not 0 <= size <= self.capacity or not fits:
             raise ValueError(f"{size:,} saved items, next slot {position:,}: they do not fit a capacity of {self.capacity:,}")
         self._table[:size].copy_(torch.as_tensor(state["rows"]))
         self.size, self.position = size, position

@@ -38,6 +38,8 @@ class EpsilonGreedy:
     ahead: for how many steps to draw at once. The draws are the same however many: together, they are made by code that is at hand.
     """
 
+    MOST_AHEAD = 65_536
+
     def __init__(
         self, epsilon: Callable[[int], float] | Array, *, num_actions: int, learning_starts: int, seed: int, ahead: int = 1
     ) -> None:
@@ -91,8 +93,11 @@ class EpsilonGreedy:
         return {"rng": self._before, "used": self._used}
 
     def load_state_dict(self, state: State) -> None:
+        used = int(state.get("used", 0))
+        if not 0 <= used <= self.MOST_AHEAD:
+            raise ValueError(f"{used} steps of saved exploration are used, of at most {self.MOST_AHEAD}")
         self._rng.bit_generator.state = state["rng"]
-        self._drawn, self._used = [], int(state.get("used", 0))
+        self._drawn, self._used = [], used
 
 
 class Sampling:
