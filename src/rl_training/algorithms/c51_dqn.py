@@ -13,6 +13,7 @@ from rl_training.algorithms.distributional_losses import clipped_share, cross_en
 from rl_training.algorithms.q_learner import LearnerOptions, QLearner, Schedule
 from rl_training.algorithms.rules import Rule, TDLoss, bellman, mixed
 from rl_training.algorithms.views import TransitionView
+from rl_training.models.network import ValueNetwork
 
 
 class CategoricalRule(Rule):
@@ -81,7 +82,7 @@ class C51DQN(QLearner):
 
     def __init__(
         self,
-        q_network: Any,
+        q_network: ValueNetwork,
         learning_rate: float | Schedule,
         gamma: float,
         target_update_interval: int,
@@ -93,7 +94,7 @@ class C51DQN(QLearner):
         backup: Backup | None = None,
         **options: Unpack[LearnerOptions],
     ) -> None:
-        head = q_network.head
+        head: Any = q_network.head  # a CategoricalHead, or one that says as much of itself
         for name, given in (("num_atoms", num_atoms), ("v_min", v_min), ("v_max", v_max)):
             if given is not None and given != getattr(head, name):
                 raise ValueError(f"{name} is {given}, but the network's head has {getattr(head, name)}")

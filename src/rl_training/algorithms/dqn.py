@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rl_training.algorithms.backups import Backup, Bootstrap, greedy_backup, take_action
 from rl_training.algorithms.q_learner import QLearner, Schedule
 from rl_training.algorithms.rules import LazyMetrics, Rule, TDLoss, bellman, reduce_loss
 from rl_training.algorithms.views import TransitionView
+from rl_training.models.network import ValueNetwork
 from rl_training.types import Batch
 
 
@@ -50,7 +49,7 @@ class DQN(QLearner):
 
     def __init__(
         self,
-        q_network: Any,
+        q_network: ValueNetwork | nn.Module,
         learning_rate: float | Schedule,
         gamma: float,
         target_update_interval: int,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor
 
 from rl_training.algorithms.backups import Backup, greedy_backup
@@ -12,6 +10,7 @@ from rl_training.algorithms.q_learner import QLearner, Schedule
 from rl_training.algorithms.rules import LazyMetrics, Rule, TDLoss, reduce_loss
 from rl_training.algorithms.sequence_view import SequenceView
 from rl_training.algorithms.views import Aligned
+from rl_training.models.network import RecurrentValueNetwork
 from rl_training.types import Batch
 
 
@@ -44,7 +43,7 @@ class DRQN(QLearner):
 
     def __init__(
         self,
-        q_network: Any,
+        q_network: RecurrentValueNetwork,
         learning_rate: float | Schedule,
         gamma: float,
         target_update_interval: int,

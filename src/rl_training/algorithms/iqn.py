@@ -10,6 +10,7 @@ from rl_training.algorithms.backups import Backup, greedy_backup
 from rl_training.algorithms.q_learner import LearnerOptions, QLearner, Schedule
 from rl_training.algorithms.qr_dqn import QuantileRule
 from rl_training.algorithms.views import TransitionView
+from rl_training.models.network import ValueNetwork
 
 
 class IQN(QLearner):
@@ -23,7 +24,7 @@ class IQN(QLearner):
 
     def __init__(
         self,
-        q_network: Any,
+        q_network: ValueNetwork,
         learning_rate: float | Schedule,
         gamma: float,
         target_update_interval: int,
@@ -35,7 +36,8 @@ class IQN(QLearner):
         backup: Backup | None = None,
         **options: Unpack[LearnerOptions],
     ) -> None:
-        counts = q_network.head.counts
+        head: Any = q_network.head  # an ImplicitHead, or one that says as much of itself
+        counts = head.counts
         for name, given, held in (
             ("num_quantiles", num_quantiles, counts["online"]),
             ("num_target_quantiles", num_target_quantiles, counts["target"]),

@@ -16,6 +16,7 @@ from rl_training.algorithms.rules import LazyMetrics, Rule, TDLoss, reduce_loss
 from rl_training.algorithms.views import Aligned, View
 from rl_training.data.generators import generator_state, load_generator_state
 from rl_training.models.flat import flatten_parameters
+from rl_training.models.network import Network
 from rl_training.models.plain import as_network
 from rl_training.types import Batch, State, UpdateResult
 
@@ -90,7 +91,7 @@ class QLearner:
 
     def __init__(
         self,
-        q_network: Any,
+        q_network: Network | nn.Module,
         *,
         view: View,
         backup: Backup,
@@ -102,15 +103,15 @@ class QLearner:
         adam_eps: float = 1e-8,
         seed: int = 0,
     ) -> None:
-        q_network = as_network(q_network)
-        self.q_network = q_network
-        self.target_network = copy.deepcopy(q_network).requires_grad_(False).eval()  # its targets are not dropped out
+        network: Any = as_network(q_network)  # of the view's kind, ValueNetwork or RecurrentValueNetwork
+        self.q_network = network
+        self.target_network = copy.deepcopy(network).requires_grad_(False).eval()  # its targets are not dropped out
         self.view, self.backup, self.rule = view, backup, rule
         self.learning_rate = learning_rate
         self.target_update_interval, self.tau = target_update_interval, tau
         self.max_grad_norm = max_grad_norm
-        self.parameters = list(q_network.parameters())
-        self._flat = flatten_parameters(q_network)
+        self.parameters = list(network.parameters())
+        self._flat = flatten_parameters(network)
         self.flat_target = flatten_parameters(self.target_network)
         self.optimizer = FlatAdam(self._flat, [p.shape for p in self.parameters], eps=adam_eps)
         self.generator = torch.Generator(self._flat.device).manual_seed(seed)

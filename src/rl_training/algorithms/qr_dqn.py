@@ -12,6 +12,7 @@ from rl_training.algorithms.distributional_losses import midpoints, pairwise_td_
 from rl_training.algorithms.q_learner import LearnerOptions, QLearner, Schedule
 from rl_training.algorithms.rules import Rule, TDLoss, bellman
 from rl_training.algorithms.views import TransitionView
+from rl_training.models.network import ValueNetwork
 
 
 class QuantileRule(Rule):
@@ -60,7 +61,7 @@ class QRDQN(QLearner):
 
     def __init__(
         self,
-        q_network: Any,
+        q_network: ValueNetwork,
         learning_rate: float | Schedule,
         gamma: float,
         target_update_interval: int,
@@ -71,8 +72,9 @@ class QRDQN(QLearner):
         backup: Backup | None = None,
         **options: Unpack[LearnerOptions],
     ) -> None:
-        if num_quantiles is not None and num_quantiles != q_network.head.num_quantiles:
-            raise ValueError(f"num_quantiles is {num_quantiles}, but the network's head has {q_network.head.num_quantiles}")
+        head: Any = q_network.head  # a QuantileHead, or one that says as much of itself
+        if num_quantiles is not None and num_quantiles != head.num_quantiles:
+            raise ValueError(f"num_quantiles is {num_quantiles}, but the network's head has {head.num_quantiles}")
         super().__init__(
             q_network,
             view=TransitionView(gamma=gamma),

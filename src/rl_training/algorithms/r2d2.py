@@ -11,6 +11,7 @@ from torch import Tensor
 
 from rl_training.algorithms.drqn import DRQN, drqn_loss
 from rl_training.algorithms.q_learner import Schedule
+from rl_training.models.network import RecurrentValueNetwork
 from rl_training.types import Batch
 
 
@@ -28,7 +29,7 @@ class R2D2(DRQN):
 
     def __init__(
         self,
-        q_network: Any,
+        q_network: RecurrentValueNetwork,
         learning_rate: float | Schedule,
         gamma: float,
         target_update_interval: int,

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from rl_training.data.recurrent_replay_buffer import RecurrentReplayBuffer
-from rl_training.data.sampled_ring import Priorities
+from rl_training.data.sampled_ring import Priorities, PrioritizedBuffer
 from rl_training.data.storage import Field
 
 if TYPE_CHECKING:
     from rl_training.types import Batch
 
 
-class PrioritizedRecurrentReplayBuffer(RecurrentReplayBuffer):
+class PrioritizedRecurrentReplayBuffer(PrioritizedBuffer, RecurrentReplayBuffer):
     """Chunks drawn with P(i) ∝ (|priority_i| + priority_eps)^alpha, new ones at the largest raw priority seen so far (1 at the start),
     or at their own where they bring `priorities`.
 
@@ -62,16 +62,6 @@ class PrioritizedRecurrentReplayBuffer(RecurrentReplayBuffer):
             extra=extra,
             _priorities=Priorities(alpha, priority_eps),
         )
-
-    @property
-    def alpha(self) -> float:
-        """How much priorities count; 0 is uniform."""
-        return self._ring.priorities.alpha
-
-    @property
-    def priority_eps(self) -> float:
-        """What is added to a raw priority, so that every item can be drawn."""
-        return self._ring.priorities.eps
 
     def sample(self, batch_size: int, beta: float | Tensor = 0.6, *, packed: bool = False) -> Batch:
         """`RecurrentReplayBuffer.sample` + `indices` [B] int64 and `weights` [B] float32 = (N·P(i))^−β over their maximum in the batch."""

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from rl_training.data.replay_buffer import ReplayBuffer
-from rl_training.data.sampled_ring import Priorities
+from rl_training.data.sampled_ring import Priorities, PrioritizedBuffer
 from rl_training.data.storage import Field
 
 if TYPE_CHECKING:
     from rl_training.types import Batch
 
 
-class PrioritizedReplayBuffer(ReplayBuffer):
+class PrioritizedReplayBuffer(PrioritizedBuffer, ReplayBuffer):
     """`ReplayBuffer` whose transitions are drawn with P(i) ∝ (|priority_i| + priority_eps)^alpha.
 
     New transitions get the largest raw priority seen so far (1 at the start), or their own where they bring `priorities`. A batch takes one
@@ -43,16 +43,6 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         priorities = Priorities(alpha, priority_eps)
         options: dict[str, Any] = {"action_dtype": action_dtype, "extra": extra, "_priorities": priorities}
         super().__init__(capacity, obs_shape, action_shape, obs_dtype, device, seed, **options)
-
-    @property
-    def alpha(self) -> float:
-        """How much priorities count; 0 is uniform."""
-        return self._ring.priorities.alpha
-
-    @property
-    def priority_eps(self) -> float:
-        """What is added to a raw priority, so that every item can be drawn."""
-        return self._ring.priorities.eps
 
     def sample(self, batch_size: int, beta: float | Tensor = 0.4, *, packed: bool = False) -> Batch:
         """`ReplayBuffer.sample` + `indices` [B] int64 and `weights` [B] float32 = (N·P(i))^−β over their maximum in the batch."""

@@ -123,3 +123,17 @@ class SampledBuffer:
     def update_priorities(self, indices: Any, priorities: Any) -> None:
         """Raw magnitudes [B], such as |TD error|, for the items a sample named. One that is not finite is a RunError (on the CPU)."""
         self._ring.update_priorities(indices, priorities)
+
+
+class PrioritizedBuffer(SampledBuffer):
+    """What the two prioritized ones have in common beside."""
+
+    @property
+    def alpha(self) -> float:
+        """How much priorities count; 0 is uniform."""
+        return self._ring.priorities.alpha
+
+    @property
+    def priority_eps(self) -> float:
+        """What is added to a raw priority, so that every item can be drawn."""
+        return self._ring.priorities.eps
