@@ -379,6 +379,8 @@ def test_a_config_is_a_regular_file_of_some_size(tmp_path: Path) -> None:
     assert "is larger than the 262,144 bytes" in refusal(lambda: load_config(tmp_path / "long.yaml"))
     os.mkfifo(tmp_path / "pipe.yaml")
     assert "no such config" in refusal(lambda: load_config(tmp_path / "pipe.yaml"))
+    (tmp_path / "loop.yaml").symlink_to("loop.yaml")
+    assert "no such config" in refusal(lambda: load_config(tmp_path / "loop.yaml"))
 
 
 WORDS = {"two": 2, "three": 3, "five": 5}

@@ -277,7 +277,7 @@ def find_config(path: str | Path) -> Path:
     if path.is_file():
         return path
     name = Path(*path.parts[1:]) if path.parts[:1] == ("configs",) else path
-    shipped = (SHIPPED_CONFIGS / name).resolve()
+    shipped = Path(os.path.realpath(SHIPPED_CONFIGS / name))  # unlike `resolve` it takes a loop of links for a path that is not there
     if shipped.is_file() and shipped.is_relative_to(SHIPPED_CONFIGS):
         return shipped
     if path.is_dir():
