@@ -18,6 +18,7 @@ import ledger_runs
 from browser import Browser, find_browser
 from rl_training.cli import main
 from rl_training.errors import UserError
+from rl_training.ledger import report
 from rl_training.ledger.report import PAGE, find_runs, page_data, render, thinned, write_report
 from rl_training.ledger.statistics import Statistics
 
@@ -382,3 +383,10 @@ def test_a_password_of_an_older_run_is_not_shown(tmp_path: Path) -> None:
     write_report([tmp_path], tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
     assert "hunter2" not in page and "sesame" not in page and "***@host" in page
+
+
+def test_a_huge_line_of_measurements_is_not_read_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rl_training.experiment.files.LONGEST_LINE", 64)
+    metrics = tmp_path / "metrics.jsonl"
+    metrics.write_text('{"step": 1}\n{"step": 2, "text": "' + "x" * 200 + '"}\n{"step": 3}\n')
+    assert [record["step"] for record in report._measurements(metrics)] == [1, 3]

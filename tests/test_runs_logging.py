@@ -160,7 +160,7 @@ def test_every_sink_is_closed_even_where_one_fails() -> None:
 
 def test_a_file_of_records_is_cut_line_by_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However long a stranger has made it: neither the file nor one of its lines is read at once."""
-    monkeypatch.setattr("rl_training.experiment.runs._LONGEST_RECORD", 64)
+    monkeypatch.setattr("rl_training.experiment.files.LONGEST_LINE", 64)
     directory = RunDirectory.create(config_in(tmp_path))
     records = [f'{{"step": {step}}}\n' for step in (1, 2, 3)]
     directory.metrics.write_text(records[0] + "\0" * 200 + "\n" + records[1] + records[2] + '{"step": 2')

@@ -49,6 +49,16 @@ def read_text(path: Path, *, limit: int) -> str:
     return content.decode("utf-8")
 
 
+LONGEST_LINE = 1 << 20
+
+
+def read_lines(path: Path) -> Iterator[str]:
+    """The file's lines, one in memory at a time; one that is longer than any of ours comes in pieces."""
+    with path.open("rb") as file:
+        while line := file.readline(LONGEST_LINE):
+            yield line.decode("utf-8", errors="replace")
+
+
 def read_json(path: Path, *, limit: int) -> Any:
     """The strict JSON in `path`; OSError or ValueError where there is none."""
     return parse_json(read_text(path, limit=limit))

@@ -24,6 +24,7 @@ from rl_training.experiment.files import (
     failing_as_run_error,
     is_regular,
     read_json,
+    read_lines,
     reason,
     remove,
     write_json,
@@ -161,7 +162,7 @@ class RunDirectory:
 
         def kept() -> Iterator[str]:
             nonlocal count
-            for line in _lines(self.metrics):
+            for line in read_lines(self.metrics):
                 if count == records:
                     return
                 if _step_of(line) <= step:
@@ -181,16 +182,6 @@ def _lock_of(path: Path) -> Lock:
     if lock is None:
         raise UserError(f"{path}: another process is training in this run")
     return lock
-
-
-_LONGEST_RECORD = 1 << 20
-
-
-def _lines(path: Path) -> Iterator[str]:
-    """The file's lines, one in memory at a time; of a longer one than any record is come pieces, which are no records."""
-    with path.open("rb") as file:
-        while line := file.readline(_LONGEST_RECORD):
-            yield line.decode("utf-8", errors="replace")
 
 
 def _step_of(line: str) -> float:

@@ -18,7 +18,7 @@ from typing import Any
 from rl_training.errors import RunError, UserError
 from rl_training.experiment.credentials import masked
 from rl_training.experiment.explain import shown
-from rl_training.experiment.files import is_regular, read_json, reason, write_text
+from rl_training.experiment.files import is_regular, read_json, read_lines, reason, write_text
 from rl_training.experiment.runs import MAX_METADATA_BYTES
 from rl_training.experiment.settings import MOST
 from rl_training.experiment.yaml_text import read_yaml
@@ -174,14 +174,13 @@ def _directory_view(folder: Path) -> RunView:
 
 def _measurements(path: Path) -> Iterator[dict[str, Any]]:
     try:
-        with path.open(encoding="utf-8", errors="replace") as lines:
-            for line in lines:
-                try:
-                    record = json.loads(line)
-                except (ValueError, RecursionError):  # a run that is going on, or was killed, may leave half a line
-                    continue
-                if isinstance(record, dict) and isinstance(record.get("step"), int):
-                    yield record
+        for line in read_lines(path):
+            try:
+                record = json.loads(line)
+            except (ValueError, RecursionError):  # a run that is going on, or was killed, may leave half a line
+                continue
+            if isinstance(record, dict) and isinstance(record.get("step"), int):
+                yield record
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({reason(error)})") from None
 
