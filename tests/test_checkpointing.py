@@ -656,3 +656,15 @@ def test_a_failure_that_is_a_bug_leaves_no_temporary_folder(
     with pytest.raises(KeyboardInterrupt):
         save(store, run, 20)
     assert names(run) == {"step_10", "latest"}
+
+
+def test_a_file_that_vanishes_while_it_is_opened_is_one_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As rotation can do to a reader; safetensors then says it as a RuntimeError."""
+
+    def gone(path: Path) -> None:
+        raise RuntimeError(f"unable to open file <{path}>")
+
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    monkeypatch.setattr("rl_training.experiment.state_files.load_file", gone)
+    with pytest.raises(CheckpointError, match="unable to open"):
+        read_tensors(tmp_path / "model.safetensors")

@@ -126,5 +126,5 @@ def read_tensors(path: Path, expected: str | None = None) -> dict[str, Tensor]:
         raise CheckpointError(f"{path}: is missing") from None
     except CheckpointError:
         raise
-    except (SafetensorError, OSError, ValueError) as error:
+    except (SafetensorError, OSError, ValueError, RuntimeError) as error:  # the last where the file vanishes after it was looked at
         raise CheckpointError(f"{path}: not a whole safetensors file ({reason(error)})") from None

@@ -46,10 +46,14 @@ class Display:
         runs = f"{self._ended}/{self._total} runs"
         self._bar.update(self._task, completed=sum(self._steps.values()), runs=runs)
 
-    def finished(self, plan: Plan, record: Record) -> None:
+    def finished(self, plan: Plan, record: Record, *, elsewhere: bool = False) -> None:
+        """elsewhere: by another process that works on the same folder."""
         best, final = record.score("best"), record.score("final")
         seconds = record.raw.get("wall_time_s", 0)
-        self._line(plan, f"best {best:.1f} (step {record.raw.get('best_step')}), final {final:.1f}, {seconds:.0f} s")
+        self._line(
+            plan,
+            f"best {best:.1f} (step {record.raw.get('best_step')}), final {final:.1f}, {seconds:.0f} s{', made elsewhere' * elsewhere}",
+        )
 
     def failed(self, plan: Plan, reason: str) -> None:
         self._line(plan, f"FAILED: {reason}")

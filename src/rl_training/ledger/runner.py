@@ -148,7 +148,7 @@ def run_plans(plans: Sequence[Plan], results: Path, *, jobs: int, display: Displ
                     elif (record := _made_meanwhile(plan, results)) is not None:
                         claim.release()
                         outcome.records.append(record)
-                        display.finished(plan, record)
+                        display.finished(plan, record, elsewhere=True)
                     else:
                         running.append(_start(plan, scratch, work, claim))
                         display.started(plan)
