@@ -16,15 +16,15 @@ Keep them as long as you like, and do not write to them: `final_obs` *is* `obs` 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from rl_training.envs.episodes import FAILURES, MAX_RECORDED, EpisodeRecord, Replay, episode_seed, one_line
+from rl_training.envs.episodes import FAILURES, episode_seed, one_line
 from rl_training.envs.normalize import ObservationNormalizer, RewardNormalizer
+from rl_training.envs.restoring import EpisodeKeeper, Workers
 from rl_training.envs.spaces import describe_action_space, first_action
 from rl_training.errors import CheckpointError, RunError, UserError
 from rl_training.types import EnvStep, Episode, RawStep, State
@@ -32,7 +32,6 @@ from rl_training.types import EnvStep, Episode, RawStep, State
 if TYPE_CHECKING:
     from rl_training.types import Array
 
-TOO_LONG = f"is in an episode of more than {MAX_RECORDED:,} steps, whose actions are not kept: on resume a fresh episode begins there"
 RESTARTS = "episodes under way restart on resume: this backend cannot play them again"
 LARGEST = float(np.finfo(np.float32).max)  # rewards are float32 wherever they are learned from
 UNSUSPICIOUS = 1e76  # Σ r² below this: every reward is finite, in float32 too
@@ -43,14 +42,6 @@ class Restored(NamedTuple):
 
     obs: Array  # [E, ...] the current observations
     restored: Array  # [E] bool: False where the environment could not be brought back and begins a fresh episode
-
-
-class _Workers(Protocol):
-    """How Gymnasium's vector environments (and ours) reach a method or attribute of each environment, in another process too."""
-
-    def call(self, name: str) -> tuple[Any, ...]: ...
-
-    def set_attr(self, name: str, values: Sequence[Any]) -> None: ...
 
 
 class VectorEnvs:
@@ -76,14 +67,14 @@ class VectorEnvs:
         if not isinstance(mode, AutoresetMode):
             raise UserError(f"{vector_env} does not say its autoreset mode: metadata['autoreset_mode'] must be an AutoresetMode")
         self._env, self._mode = vector_env, mode
-        self._workers = cast("_Workers", vector_env)  # used where `replayable`: Gymnasium's base class does not declare these two
+        self._workers = cast("Workers", vector_env)  # used where `replayable`: Gymnasium's base class does not declare its methods
         self.num_envs = vector_env.num_envs
         self.single_action_space: gym.Space[Any] = vector_env.single_action_space
         self._first_action = first_action(describe_action_space(self.single_action_space))
         self.single_observation_space = _as_read(vector_env.single_observation_space)
         self._dtype = self.single_observation_space.dtype
         self.exact_resume = replayable
-        self.resume_note = "" if replayable else RESTARTS
+        self._episodes = EpisodeKeeper(self._workers, self.single_action_space) if replayable else None
         self._seed, self._stream, self._resets = seed, seed_stream, 0
         self.observation_normalizer = observation_normalizer
         self.reward_normalizer = reward_normalizer
@@ -178,6 +169,11 @@ class VectorEnvs:
         return EnvStep(obs, final_obs, rewards.astype(np.float32), terminated, truncated, is_first, valid, episodes, raw)
 
     @property
+    def resume_note(self) -> str:
+        """What resume cannot promise; "" where it is exact."""
+        return RESTARTS if self._episodes is None else self._episodes.note
+
+    @property
     def raw_obs(self) -> Array:
         """`obs` before normalisation."""
         return self._raw
@@ -205,41 +201,27 @@ class VectorEnvs:
             "resets": self._resets,
             "statistics": self.statistics(),
         }
-        if self.exact_resume:
-            episodes, records = zip(*self._workers.call("episode_record"), strict=True)
-            kept = [actions for actions in records if actions is not None]
-            none = np.zeros((0, *(self.single_action_space.shape or ())), self.single_action_space.dtype)
-            state["episodes"] = np.array(episodes, np.int64)
-            state["action_counts"] = np.array([-1 if actions is None else len(actions) for actions in records], np.int64)
-            state["actions"] = np.concatenate(kept or [none])
-            self._note_lost([i for i, actions in enumerate(records) if actions is None])
-        return state
-
-    def _note_lost(self, indices: list[int]) -> None:
-        """Says what resume can no longer promise, the first time it cannot."""
-        said = bool(self.resume_note)
-        self.resume_note = f"environment {_listed(indices)} {TOO_LONG}" if indices else ""
-        if indices and not said:
-            warnings.warn(self.resume_note, RuntimeWarning, stacklevel=2)
+        return state if self._episodes is None else state | self._episodes.state_dict()
 
     def load_state_dict(self, state: State) -> Restored:
         """Brings every environment back to where it was saved; one that does not arrive there is said and begins a fresh episode."""
         saved = {key: np.asarray(value).copy() for key, value in state.items() if key not in ("resets", "statistics")}
         if len(saved["returns"]) != self.num_envs:
             raise CheckpointError(f"the checkpoint holds {len(saved['returns'])} environments, this run has {self.num_envs}")
-        if self.exact_resume and "episodes" not in saved:
+        if self._episodes is not None and "episodes" not in saved:
             raise CheckpointError("the checkpoint's environments cannot be played again: it was made with vectorization native")
         self.load_statistics(state["statistics"])
         self._resets = state["resets"]
         self._tick, self._finished = 0, saved["finished"]
-        if not self.exact_resume:
+        if self._episodes is None:
             if self.reward_normalizer is not None:
                 self.reward_normalizer.reset()
             self._returns[:], self._began[:], self._waiting = 0.0, 0, None
             seed = episode_seed(self._seed, self._stream, 0, self._resets)
             self._resets += 1
             return Restored(self._arrive(self._guarded_reset(seed=seed), self._all), self._none)
-        restored = self._replay(saved)
+        obs, restored = self._episodes.restore(saved, lambda **options: self._read(self._guarded_reset(**options)))
+        self._arrive(obs, ~restored)
         self._returns = np.where(restored, saved["returns"], 0.0)
         self._began = np.where(restored, -saved["lengths"], 0)
         waiting = saved["waiting"] & restored
@@ -258,43 +240,6 @@ class VectorEnvs:
             self.observation_normalizer.load_state_dict(state["observation"])
         if self.reward_normalizer is not None and "reward" in state:
             self.reward_normalizer.load_state_dict(state["reward"])
-
-    def _replay(self, saved: dict[str, Array]) -> Array:
-        """Plays the records again; returns [E] bool, who arrived at the saved observation, return and end."""
-        kept = saved["action_counts"] >= 0
-        pieces = np.split(saved["actions"], np.cumsum(np.maximum(saved["action_counts"], 0))[:-1])
-        records = [
-            EpisodeRecord(episode=int(episode), actions=actions, ended=bool(ended))
-            for episode, actions, ended in zip(saved["episodes"], pieces, saved["waiting"], strict=True)
-        ]
-        self._workers.set_attr("resume_from", records)
-        obs = self._read(self._guarded_reset())
-        replays: tuple[Replay, ...] = self._workers.call("replay")
-        restored = np.array(
-            [
-                np.array_equal(obs[i], saved["obs"][i])
-                and replay["length"] == record["actions"].shape[0]
-                and replay["ended"] == record["ended"]
-                # an ended episode's return was reported and cleared when it ended
-                and (record["ended"] or replay["episode_return"] == saved["returns"][i])
-                for i, (replay, record) in enumerate(zip(replays, records, strict=True))
-            ],
-            np.bool_,
-        )
-        restored &= kept
-        if not kept.all():
-            warnings.warn(f"environment {_listed(np.flatnonzero(~kept))} {TOO_LONG}", RuntimeWarning, stacklevel=3)
-        if not (restored | ~kept).all():
-            warnings.warn(
-                f"environment {_listed(np.flatnonzero(kept & ~restored))}: playing the saved episode again did not arrive at the saved "
-                "observation (it is not deterministic); a fresh episode begins there",
-                RuntimeWarning,
-                stacklevel=3,
-            )
-        if not restored.all():
-            obs[~restored] = self._read(self._guarded_reset(options={"reset_mask": ~restored}))[~restored]
-        self._arrive(obs, ~restored)
-        return restored
 
     # Parts of a step
 
@@ -371,10 +316,6 @@ class VectorEnvs:
             f"environment {index} gave {what} that is not finite{too_large} at its step {step} "
             f"(step {length} of its episode {int(self._finished[0, index])}): {shown}"
         )
-
-
-def _listed(indices: Any) -> str:
-    return ", ".join(str(i) for i in indices)
 
 
 def _as_read(space: gym.Space[Any]) -> gym.Space[Any]:
