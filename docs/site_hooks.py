@@ -103,10 +103,11 @@ def _page(row: AlgorithmSpec) -> str:
         parts += ["## What it is", "In every config of this row; one that says otherwise is refused.", _table(("key", "value"), identity)]
     parts.append(f"Observations: {_spaces(row.observations)}. Actions: {_spaces(row.actions)}.")
     if configs:
-        parts += ["## Train it", f"```bash\nrl-training train --config configs/{configs[0]}\n```"]
+        parts += ["## Train it", f"```bash\nrl-training train --config {configs[0].removesuffix('.yaml')}\n```"]
     if managed is not None:
         name = managed.__name__
-        parts.append(f'```python\nfrom rl_training import {name}\n\nagent = {name}("CartPole-v1")\nagent.learn(50_000)\n```')
+        made = f'.from_config("{configs[0].removesuffix(".yaml")}")\nagent.learn()' if configs else '("CartPole-v1")\nagent.learn(50_000)'
+        parts.append(f"```python\nfrom rl_training import {name}\n\nagent = {name}{made}\n```")
     if configs:
         parts.append("## Shipped configs")
         for config in configs:

@@ -260,7 +260,7 @@ def test_a_bad_override_says_that_it_was_the_override(tmp_path: Path, text: str,
 def test_a_local_file_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     shipped = find_config("configs/dqn/cartpole.yaml")
-    assert shipped == find_config("dqn/cartpole.yaml") == SHIPPED_CONFIGS / "dqn" / "cartpole.yaml"
+    assert shipped == find_config("dqn/cartpole.yaml") == find_config("dqn/cartpole") == SHIPPED_CONFIGS / "dqn" / "cartpole.yaml"
     local = tmp_path / "configs" / "dqn" / "cartpole.yaml"
     local.parent.mkdir(parents=True)
     local.write_text(yaml.safe_dump({**BASE, "seed": 77}))
@@ -276,6 +276,7 @@ def test_a_local_file_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             "configs/dqn/cartpol.yaml",
             "configs/dqn/cartpol.yaml: no such config, here or among the shipped ones; did you mean configs/dqn/cartpole.yaml?",
         ),
+        ("r2d2/tmase", "r2d2/tmase: no such config, here or among the shipped ones; did you mean r2d2/tmaze?"),
         ("zzz", "zzz: no such config, here or among the shipped ones (rl-training configs lists them)"),
         (
             "configs/../../__init__.py",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import rl_training
 from rl_training import DQN, DoubleDQN, ManagedAlgorithm, TrainConfig
 from rl_training.api.managed import _CLASSES
 from rl_training.errors import CheckpointError, ConfigError, Interrupted, UserError
+from rl_training.experiment.config import load_config
 from rl_training.experiment.registry import algorithm_names, get_algorithm_spec
 from rl_training.runtime.callbacks import Callback
 
@@ -191,9 +193,82 @@ def test_an_evaluation_names_a_seed_that_cannot_be(tmp_path: Path) -> None:
         agent.evaluate(1, seed=-3)
 
 
-def test_an_environment_is_not_given_as_an_object() -> None:
-    with gym.make("CartPole-v1") as env, pytest.raises(ConfigError, match="by its id, or by a callable that makes one"):
-        DQN(env)  # type: ignore[arg-type]
+# What an environment may be given as
+
+
+def test_what_gymnasium_made_is_taken_for_its_id_and_keywords(tmp_path: Path) -> None:
+    with gym.make("CartPole-v1", sutton_barto_reward=True, max_episode_steps=70, render_mode="rgb_array") as env:
+        agent = DQN(env, env_kwargs={"wrappers": ["flatten"]})  # type: ignore[arg-type]
+    assert agent.config.env_id == "CartPole-v1"
+    assert agent.config.env_kwargs == {"sutton_barto_reward": True, "max_episode_steps": 70, "wrappers": ["flatten"]}
+    with gym.make("CartPole-v1") as env:
+        agent = make_on(env, tmp_path)
+    assert agent.config.env_kwargs == {} and agent.learn(40).metrics["global_step"] == 40
+
+
+def make_on(env: Any, folder: Path) -> ManagedAlgorithm:
+    return DQN(env, **{key: value for key, value in TINY.items() if key != "num_steps"}, output_dir=folder)
+
+
+class Nameless(gym.Env[Any, Any]):
+    def reset(self, **_: Any) -> Any: ...
+
+
+def test_an_environment_that_cannot_be_made_again_says_what_to_give() -> None:
+    with (
+        gym.make("CartPole-v1") as env,
+        pytest.raises(ConfigError, match=r"CartPole-v1 is wrapped \(Wrapper\): give a callable"),
+    ):
+        DQN(gym.Wrapper(env))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"Nameless does not say how it was made: give a callable that makes it"):
+        DQN(Nameless())  # type: ignore[arg-type]
+    several = gym.make_vec("CartPole-v1", num_envs=3)
+    with pytest.raises(ConfigError, match=r"a vector environment is not taken.*: give 'CartPole-v1' and num_envs=3"):
+        DQN(several)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"must return a gymnasium.Env, not .* \(one environment: num_envs says how many are made\)"):
+        DQN(lambda: several).predict(np.zeros(4))
+    several.close()
+    with pytest.raises(ConfigError, match="an environment is an id such as CartPole-v1, or a callable that makes one, got 3"):
+        DQN(3)  # type: ignore[arg-type]
+
+
+def test_load_says_what_env_is_for(tmp_path: Path) -> None:
+    checkpoint = make(DQN, tmp_path).learn(40).checkpoint_path
+    with gym.make("CartPole-v1") as env, pytest.raises(ConfigError, match="env must be the callable that makes the run's environment"):
+        DQN.load(checkpoint, env=env)  # type: ignore[arg-type]
+
+
+# Shipped configs
+
+
+def test_from_config_takes_a_shipped_one_by_name_or_a_file(tmp_path: Path) -> None:
+    agent = DQN.from_config("dqn/cartpole", seed=7, batch_size=16, output_dir=tmp_path)
+    shipped = load_config("configs/dqn/cartpole.yaml")
+    assert agent.config == shipped.replace(seed=7, output_dir=tmp_path, algo_kwargs={**shipped.algo_kwargs, "batch_size": 16})
+    agent.config.save(tmp_path / "mine.yaml")
+    assert DQN.from_config(tmp_path / "mine.yaml").config.settings == agent.config.settings
+    with pytest.raises(ConfigError, match=r"dqn/cartpole: is of dqn, and DoubleDQN is double_dqn; use rl_training.DQN"):
+        DoubleDQN.from_config("dqn/cartpole")
+    with pytest.raises(ConfigError, match=r"dqn/cartpol: no such config.*did you mean dqn/cartpole\?"):
+        DQN.from_config("dqn/cartpol")
+
+
+@pytest.mark.parametrize(
+    ("keywords", "hinted"),
+    [({}, True), ({"eval_episodes": 1}, True), ({"batch_size": 8}, False), ({"env_kwargs": {"max_episode_steps": 9}}, False)],
+)
+def test_bare_defaults_point_to_what_was_tuned(keywords: dict[str, Any], hinted: bool, tmp_path: Path) -> None:
+    agent = DQN("CartPole-v1", **{"output_dir": tmp_path, **keywords})
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        agent.learn(30)
+        agent.learn(10)  # said once
+    tuned = [str(each.message) for each in heard if "from_config" in str(each.message)]
+    assert tuned == (
+        ['dqn on CartPole-v1 with its defaults; the settings that were tuned: DQN.from_config("dqn/cartpole")'] if hinted else []
+    )
+    if hinted:
+        assert next(each.filename for each in heard if "from_config" in str(each.message)) == __file__
 
 
 def test_there_must_be_something_to_save(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """Deep reinforcement learning in PyTorch: one engine, one row of data per algorithm, exact resume.
 
     from rl_training import DQN
-    agent = DQN("CartPole-v1", learning_rate=1e-3)
-    agent.learn(50_000)
+    agent = DQN.from_config("dqn/cartpole")
+    agent.learn()
     agent.evaluate(num_episodes=20)
 
 `rl_training.DQN` is what you train with; `rl_training.algorithms`, `.models` and `.data` hold the parts.

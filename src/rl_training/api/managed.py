@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from typing_extensions import Self
 
+from rl_training.api.environments import read_environment, require_maker
 from rl_training.errors import CheckpointError, ConfigError, UserError
-from rl_training.experiment.config import TrainConfig, callable_env_id
+from rl_training.experiment.config import TrainConfig, load_config, row_values
 from rl_training.experiment.explain import did_you_mean
 from rl_training.experiment.registry import get_algorithm_spec
+from rl_training.experiment.shipped import shipped_for
 
 if TYPE_CHECKING:
     from rl_training.runtime.callbacks import Callback
     from rl_training.runtime.policy import Policy
     from rl_training.runtime.run import TrainResult
-
-DEFAULTS = {"seed": 0, "total_timesteps": 50_000, "output_dir": "runs"}
-"""What `DQN("CartPole-v1")` takes for the keys a config file has to have. A first `learn(n)` puts `n` for an unsaid total."""
 
 _CLASSES: dict[str, str] = {}
 
@@ -29,8 +29,10 @@ _CLASSES: dict[str, str] = {}
 class ManagedAlgorithm:
     """One row of the registry as an object.
 
-    `DQN(config)`, or `DQN("CartPole-v1", learning_rate=1e-3, num_envs=4, ...)` with any key of a config or of the row's `algo_kwargs`.
+    `DQN.from_config("dqn/cartpole")` has the settings that were measured; `DQN("CartPole-v1", learning_rate=1e-3, num_envs=4, ...)` the
+    row's defaults, but for the keys of a config and of the row that are given; `DQN(config)` what a `TrainConfig` says.
     Instead of an environment's id, a callable that makes one will do; such a run is loaded and resumed by passing it again as `env`.
+    What `gymnasium.make` gave is taken for its id and keywords: a run makes its own environments.
 
     A class for a row of your own: `class Mine(ManagedAlgorithm, row="mine"): ...`.
     """
@@ -47,23 +49,33 @@ class ManagedAlgorithm:
     def __init__(self, config: TrainConfig | str | Callable[..., Any], **keywords: Any) -> None:
         self._env: Callable[..., Any] | None = None
         self._total_is_unsaid = not isinstance(config, TrainConfig) and "total_timesteps" not in keywords
+        self._hint: str | None = None
+        """Said once, where the defaults are about to be trained and there is something better."""
         if isinstance(config, TrainConfig):
             if config.algo != self.row:
                 raise ConfigError(f"this config {_wrong_row(config.algo, type(self))}")
             base = dict(config)
         else:
-            if callable(config):
-                self._env, config = config, callable_env_id(config)
-            elif hasattr(config, "reset"):
-                raise ConfigError(
-                    "an environment is given by its id, or by a callable that makes one (a run makes several), not as an object"
-                )
-            base = {**DEFAULTS, "algo": self.row, "env_id": config}
-        self.config = TrainConfig(**{**base, **_sorted_keywords(self.row, keywords, base.get("algo_kwargs", {}))})
+            env_id, env_kwargs, self._env = read_environment(config)
+            base = {**row_values(self.row, env_id), "env_kwargs": env_kwargs}
+            if env_kwargs and isinstance(more := keywords.get("env_kwargs"), Mapping):
+                keywords["env_kwargs"] = {**env_kwargs, **more}
+        self.config = TrainConfig(**{**base, **_sorted_keywords(self.row, keywords, base)})
+        if not isinstance(config, TrainConfig):
+            self._hint = _hint(type(self), self.config)
         self.checkpoint_path: Path | None = None
         """The newest checkpoint of what this object has learned or loaded."""
         self._goes_on_in_place = True
         self._policy: Policy | None = None
+
+    @classmethod
+    def from_config(cls, config: str | Path, **overrides: Any) -> Self:
+        """What a config file says: a path, or the name of a shipped one, such as `dqn/cartpole` (`rl-training configs` lists them).
+        `overrides` are keys of a config or of the row."""
+        loaded = load_config(config)
+        if loaded.algo != cls.row:
+            raise ConfigError(f"{config}: {_wrong_row(loaded.algo, cls)}")
+        return cls(loaded, **overrides)
 
     def learn(
         self,
@@ -93,6 +105,9 @@ class ManagedAlgorithm:
             else:
                 horizon = total_timesteps if extend_schedule else self.config.horizon
                 config = self.config.replace(total_timesteps=total_timesteps, schedule_timesteps=horizon)
+            if self._hint is not None:
+                warnings.warn(self._hint, stacklevel=2)
+                self._hint = None
             result = workflows.train(config, callbacks=watched, env=self._env, quiet=quiet)
         else:
             from rl_training.experiment.checkpointing import find_run, open_checkpoint
@@ -144,7 +159,7 @@ class ManagedAlgorithm:
         """The run a checkpoint belongs to: `learn()` goes on in its directory, from this checkpoint, as if it had never stopped."""
         from rl_training.experiment.checkpointing import open_checkpoint
 
-        opened = open_checkpoint(checkpoint)
+        opened, env = open_checkpoint(checkpoint), require_maker(env)
         if opened.config.algo != cls.row:
             raise CheckpointError(f"{checkpoint}: {_wrong_row(opened.config.algo, cls)}")
         if env is not None:
@@ -194,8 +209,16 @@ def _wrong_row(algo: str, cls: type[ManagedAlgorithm]) -> str:
     return f"is of {algo}, and {cls.__name__} is {cls.row}" + (f"; use rl_training.{right}" if right else "")
 
 
-def _sorted_keywords(row: str, keywords: Mapping[str, Any], algo_kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Keywords as a config has them: its own keys at the top, the row's under `algo_kwargs`."""
+def _hint(cls: type[ManagedAlgorithm], config: TrainConfig) -> str | None:
+    """Where a row's bare defaults are asked for and a config is shipped for them: what to write to have it."""
+    shipped = None if config.algo_kwargs or config.env_kwargs else shipped_for(config.algo, config.env_id)
+    if shipped is None:
+        return None
+    return f'{config.algo} on {config.env_id} with its defaults; the settings that were tuned: {cls.__name__}.from_config("{shipped}")'
+
+
+def _sorted_keywords(row: str, keywords: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
+    """Keywords as a config has them: its own keys at the top, the row's under `algo_kwargs`, beside what `base` has there already."""
     top = TrainConfig.model_fields.keys() - {"algo", "env_id"}
     inner = get_algorithm_spec(row).settings.model_fields.keys()
     unknown = next((key for key in keywords if key not in top and key not in inner), None)
@@ -205,4 +228,4 @@ def _sorted_keywords(row: str, keywords: Mapping[str, Any], algo_kwargs: Mapping
     if not isinstance(values.get("algo_kwargs", {}), Mapping):
         return values  # which the config refuses, in its words
     given = {key: value for key, value in keywords.items() if key in inner}
-    return {**values, "algo_kwargs": {**algo_kwargs, **values.get("algo_kwargs", {}), **given}}
+    return {**values, "algo_kwargs": {**base.get("algo_kwargs", {}), **values.get("algo_kwargs", {}), **given}}

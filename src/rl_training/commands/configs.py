@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from math import inf
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
+from rl_training.commands.output import table
 from rl_training.errors import UserError
+
+if TYPE_CHECKING:
+    from rl_training.experiment.shipped import Shipped
 
 configs_app = typer.Typer(rich_markup_mode=None, help="The shipped configs: list them, show one, copy one; a schema for editors.")
 
@@ -27,14 +33,30 @@ def configs(
 
 @configs_app.command("list")
 def list_configs() -> None:
-    """Every shipped config, by the name that `train --config` takes."""
-    from rl_training.experiment.config import shipped_configs
+    """The shipped configs by task, the best first, each by the name that `train --config` takes."""
+    from rl_training.experiment.shipped import describe_shipped, reached
+    from rl_training.ledger.text import number
 
-    for name in shipped_configs():
-        typer.echo(f"configs/{name}")
+    known, configs = reached(), describe_shipped()
+    tasks = {(each.env_id, str(each.env_kwargs)): known[each.name]["task"] for each in configs if each.name in known}
+    by_task: dict[str, list[Shipped]] = {}
+    for each in configs:
+        by_task.setdefault(tasks.get((each.env_id, str(each.env_kwargs)), each.env_id), []).append(each)
+    rows: list[tuple[str, ...]] = []
+    for task, here in sorted(by_task.items()):
+        rows.append((task,))
+        for each in sorted(here, key=lambda config: -known.get(config.name, {"mean": -inf})["mean"]):
+            found = known.get(each.name)
+            figures = f"{number(found['mean'])} [{number(found['low'])}, {number(found['high'])}]" if found else "not measured"
+            rows.append((each.name, f"{each.total_timesteps:,}", figures))
+    table(("config", "steps", "reached"), rows, indent="  ")
+    typer.echo(
+        "\nReached: the greedy return of the best checkpoint, interquartile mean over seeds [95% interval].\n"
+        "Train one: rl-training train --config dqn/cartpole. Look at it: rl-training configs show dqn/cartpole."
+    )
 
 
-CONFIG_NAME = typer.Argument(..., metavar="NAME", help="Such as configs/dqn/cartpole.yaml.")
+CONFIG_NAME = typer.Argument(..., metavar="NAME", help="Such as dqn/cartpole.")
 
 
 @configs_app.command("show")

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
-from rl_training.commands.options import CHECKPOINT, CONFIG, DEVICE, QUIET, TOTAL
+from rl_training.commands.options import CHECKPOINT, DEVICE, QUIET, TOTAL
 from rl_training.commands.output import say, show_result
 from rl_training.errors import UserError
+
+if TYPE_CHECKING:
+    from rl_training.experiment.config import Override, TrainConfig
 
 
 def train(
     ctx: typer.Context,
-    config: str = CONFIG,
+    row: str | None = typer.Argument(None, metavar="[ROW]", help="An algorithm to train on --env, such as dqn."),
+    config: str | None = typer.Option(None, "--config", metavar="FILE", help="A config file, or a shipped one by name: dqn/cartpole."),
+    env: str | None = typer.Option(None, "--env", metavar="ID", help="With ROW: the environment. The config shipped for both is used."),
     seed: int | None = typer.Option(None, "--seed", help="The run's seed."),
     seeds: str | None = typer.Option(None, "--seeds", metavar="LIST", help="One run for each seed: 1,2,3 or 1-5."),
     jobs: int = typer.Option(1, "--jobs", min=1, help="How many of --seeds run side by side."),
@@ -26,9 +33,10 @@ def train(
     run_suffix: str | None = typer.Option(None, "--run-suffix", metavar="TEXT", help="Added to the name of the run's directory."),
     quiet: bool = QUIET,
 ) -> None:
-    """Train what a config says."""
-    from rl_training.experiment.config import Override, find_config, load_config, parse_override
+    """Train what a config says, or an algorithm on an environment: `train dqn --env CartPole-v1`."""
+    from rl_training.experiment.config import Override, parse_override
 
+    chosen = _chosen(row, env, config)
     flags = {"device": device, "total_timesteps": total_timesteps, "num_envs": num_envs, "output_dir": output_dir}
     overrides = [parse_override(text) for text in settings]
     overrides += [Override(key, value, _flag(key, value)) for key, value in flags.items() if value is not None]
@@ -39,9 +47,9 @@ def train(
             raise UserError("--jobs: says how many of --seeds run side by side, and there are none")
         if seed is not None:
             overrides.append(Override("seed", seed, _flag("seed", seed)))
-        loaded = load_config(config, overrides)
+        loaded = chosen.load(overrides)
         if not quiet:
-            typer.echo(f"config: {find_config(config)}")
+            typer.echo(f"config: {chosen.origin}")
         from rl_training.runtime import workflows
 
         show_result(workflows.train(loaded, run_suffix=run_suffix, quiet=quiet), quiet)
@@ -50,11 +58,13 @@ def train(
         raise UserError("--seed and --seeds: give one of them")
     from rl_training.runtime.seeds import parse_seeds
 
-    configs = [load_config(config, [*overrides, Override("seed", each, f"--seeds {seeds}")]) for each in parse_seeds(seeds)]
+    configs: list[TrainConfig] = []
+    for each_seed in parse_seeds(seeds):
+        configs.append(chosen.load([*overrides, Override("seed", each_seed, f"--seeds {seeds}")]))
     if not quiet:
-        typer.echo(f"config: {find_config(config)}")
+        typer.echo(f"config: {chosen.origin}")
     if jobs > 1:
-        given = [f"--config={config}", *(f"--set={text}" for text in settings), *(f"--track={name}" for name in track)]
+        given = [*chosen.words, *(f"--set={text}" for text in settings), *(f"--track={name}" for name in track)]
         given += [f"--{key.replace('_', '-')}={value}" for key, value in {**flags, "run_suffix": run_suffix}.items() if value is not None]
         before = [f"--import={module}" for module in ctx.obj]
         _train_side_by_side({each.seed: [*before, "train", *given, f"--seed={each.seed}", "--quiet"] for each in configs}, jobs, quiet)
@@ -66,6 +76,34 @@ def train(
             results.append(workflows.train(each, run_suffix=run_suffix, quiet=quiet))
             show_result(results[-1], quiet)
         _summarise([result.metrics["eval_return_mean"] for result in results], quiet)
+
+
+class _Chosen(NamedTuple):
+    """The config that `train` was told: by a file, or by a row and an environment."""
+
+    origin: str  # as a line says it
+    words: list[str]  # what another process is told
+    load: Callable[[Sequence[Override]], TrainConfig]
+
+
+def _chosen(row: str | None, env: str | None, config: str | None) -> _Chosen:
+    from rl_training.experiment.config import build_config, find_config, load_config, row_values
+    from rl_training.experiment.registry import get_algorithm_spec
+    from rl_training.experiment.shipped import shipped_for
+
+    if config is not None:
+        if row is not None or env is not None:
+            raise UserError(f"--config and {row or '--env'}: give a config, or an algorithm and --env")
+        return _Chosen(str(find_config(config)), [f"--config={config}"], partial(load_config, config))
+    if row is None or env is None:
+        missing = "--env is missing: the environment, such as CartPole-v1" if row else "what to train is missing"
+        raise UserError(f"{missing} (train dqn --env CartPole-v1, or train --config dqn/cartpole)")
+    get_algorithm_spec(row)
+    words, shipped = [row, f"--env={env}"], shipped_for(row, env)
+    if shipped is not None:
+        return _Chosen(f"{find_config(shipped)} (shipped for {row} on {env})", words, partial(load_config, shipped))
+    source = f"train {row} --env {env}"
+    return _Chosen(f"the defaults of {row} (none is shipped for {env})", words, partial(build_config, row_values(row, env), source=source))
 
 
 def _train_side_by_side(commands: dict[int, list[str]], jobs: int, quiet: bool) -> None:

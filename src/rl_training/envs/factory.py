@@ -147,7 +147,8 @@ def _make_one(source: EnvSpec | Callable[..., gym.Env[Any, Any]], kwargs: dict[s
         with_kwargs = f" with env_kwargs {kwargs}" if kwargs else ""
         raise UserError(f"environment {name} cannot be made{with_kwargs}: {one_line(error)}") from error
     if not isinstance(env, gym.Env):
-        raise UserError(f"{name} must return a gymnasium.Env, not {type(env).__name__}")
+        several = " (one environment: num_envs says how many are made)" if isinstance(env, VectorEnv) else ""
+        raise UserError(f"{name} must return a gymnasium.Env, not {type(env).__name__}{several}")
     for space in ("observation_space", "action_space"):
         if not isinstance(getattr(env, space, None), gym.Space):
             raise UserError(f"environment {name} has no {space}")

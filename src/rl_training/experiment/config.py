@@ -29,10 +29,23 @@ from rl_training.experiment.credentials import masked
 from rl_training.experiment.explain import nearest, one_line, shown
 from rl_training.experiment.registry import AlgorithmSpec, get_algorithm_spec
 from rl_training.experiment.settings import Count, Settings, Steps
+from rl_training.experiment.shipped import SHIPPED_CONFIGS, find_config, shipped_configs
 from rl_training.experiment.tracking import parse_trackers
 from rl_training.experiment.yaml_text import parse_yaml, read_yaml
 
-SHIPPED_CONFIGS = Path(__file__).resolve().parent.parent / "assets" / "configs"
+__all__ = [
+    "SHIPPED_CONFIGS",
+    "Override",
+    "TrainConfig",
+    "build_config",
+    "callable_env_id",
+    "find_config",
+    "load_config",
+    "parse_override",
+    "row_values",
+    "shipped_configs",
+]
+
 _CALLABLE = "callable:"
 MAX_THREADS, MAX_PROCESSES = 1_024, 1_024
 
@@ -242,6 +255,11 @@ def callable_env_id(make_env: Callable[..., Any]) -> str:
     return _CALLABLE + getattr(make_env, "__qualname__", type(make_env).__qualname__)
 
 
+def row_values(row: str, env_id: str) -> dict[str, Any]:
+    """A config of a row on an environment that says nothing else: what a file has to have, and the row's defaults for the rest."""
+    return {"algo": row, "env_id": env_id, "seed": 0, "total_timesteps": 50_000, "output_dir": "runs"}
+
+
 class Override(NamedTuple):
     """`key` (dotted inside `algo_kwargs` and `env_kwargs`) set to `value` by `origin`, which an error then names."""
 
@@ -269,27 +287,6 @@ def _apply(values: dict[str, Any], override: Override) -> None:
             raise ConfigError(f"{override.origin}: {'.'.join(path[: depth + 1])} holds no keys")
         values = inner
     values[last] = override.value
-
-
-def find_config(path: str | Path) -> Path:
-    """The file itself, else the shipped one of that name, with or without a leading `configs/`."""
-    path = Path(path)
-    if path.is_file():
-        return path
-    name = Path(*path.parts[1:]) if path.parts[:1] == ("configs",) else path
-    shipped = Path(os.path.realpath(SHIPPED_CONFIGS / name))  # unlike `resolve` it takes a loop of links for a path that is not there
-    if shipped.is_file() and shipped.is_relative_to(SHIPPED_CONFIGS):
-        return shipped
-    if path.is_dir():
-        raise ConfigError(f"{path}: is a folder, not a config")
-    close = nearest(name.as_posix(), shipped_configs())
-    hint = f"; did you mean configs/{close}?" if close else " (rl-training configs lists them)"
-    raise ConfigError(f"{path}: no such config, here or among the shipped ones{hint}")
-
-
-def shipped_configs() -> tuple[str, ...]:
-    """The shipped configs, as `<row>/<name>.yaml`."""
-    return tuple(sorted(path.relative_to(SHIPPED_CONFIGS).as_posix() for path in SHIPPED_CONFIGS.glob("*/*.yaml")))
 
 
 def load_config(path: str | Path, overrides: Iterable[Override | str] = ()) -> TrainConfig:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -10,9 +11,10 @@ from typing import TypeAlias
 
 from rl_training.errors import UserError
 from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.shipped import REACHED, shipped_configs
 from rl_training.ledger.records import Policy, Record, by_group, differences, read_records
 from rl_training.ledger.statistics import PROFILE_LEVELS, Estimate, Statistics
-from rl_training.ledger.suites import Group, Suite, Task, load_suite, plan_groups
+from rl_training.ledger.suites import Group, Suite, Task, load_suite, plan_config, plan_groups
 from rl_training.ledger.text import markdown, number, numbers
 
 BEGIN, END = "<!-- results: begin (make results) -->", "<!-- results: end -->"
@@ -53,9 +55,29 @@ def publish(root: Path, statistics_file: Path, results: Path, *, frozen: bool = 
     readme, shown = root / "README.md", [(suite, tasks) for suite, tasks in suites if suite.name in IN_README]
     page = "\n".join(results_page(suites, statistics))
     pages = {root / "docs" / "results.md": page, readme: spliced(readme, overview(shown, statistics))}
+    pages[root / "src" / "rl_training" / "assets" / REACHED.name] = reached_by_configs([suite for suite, _ in suites], records, statistics)
     if not frozen:
         statistics.save(statistics_file)
     return pages
+
+
+def reached_by_configs(suites: Iterable[Suite], records: Iterable[Record], statistics: Statistics) -> str:
+    """What `rl-training configs` says of the shipped configs, as JSON: of those with records of all seeds, made as the file is now."""
+    found, shipped = by_group(records), set(shipped_configs())
+    reached: dict[str, dict[str, object]] = {}
+    for suite in suites:
+        for task in suite.tasks:
+            for run in task.runs:
+                file = (run.config or "").removeprefix("configs/")
+                if file not in shipped or run.set:
+                    continue
+                plans = list(plan_config(file, [], run.seeds or suite.seeds))
+                made = {record.seed: record for record in found.get(plans[0].group, []) if not differences(record, plans[0])}
+                if all(plan.config.seed in made for plan in plans):
+                    point, low, high = statistics.iqm([made[plan.config.seed].score("best") for plan in plans])
+                    figures = {"mean": round(point, 4), "low": round(low, 4), "high": round(high, 4), "seeds": len(plans)}
+                    reached[file.removesuffix(".yaml")] = {"task": task.name, **figures}
+    return json.dumps(dict(sorted(reached.items())), indent=1, ensure_ascii=False) + "\n"
 
 
 Tasks: TypeAlias = Sequence[tuple[Task, Sequence[Row]]]
