@@ -140,7 +140,7 @@ def _vectorize(makers: list[EnvMaker], vectorization: Vectorization) -> VectorEn
 def _make_one(source: EnvSpec | Callable[..., gym.Env[Any, Any]], kwargs: dict[str, Any]) -> gym.Env[Any, Any]:
     name = source.id if isinstance(source, EnvSpec) else getattr(source, "__name__", repr(source))
     try:
-        env = gym.make(source, **kwargs) if isinstance(source, EnvSpec) else source(**kwargs)
+        env: Any = gym.make(source, **kwargs) if isinstance(source, EnvSpec) else source(**kwargs)
     except UserError:
         raise
     except FAILURES as error:  # a constructor may raise anything
