@@ -16,6 +16,7 @@ import gymnasium as gym
 import torch
 
 from benchmarks import gpu, learner, throughput
+from benchmarks.before_after import HERE, Served
 from benchmarks.common import Contender, Result, arguments, compare, prepare, repeat_for, save
 from benchmarks.learner_peers import ACTIONS, BATCH, OBS_DIM, ROWS, Work, data
 
@@ -141,6 +142,20 @@ def loop(piece: str, on: bool, *, every: int, first: int, last: int, threads: in
     return measure if on else measure_without
 
 
+def kept_memory(options: Any) -> Result:
+    """How memory is kept is a process's own and is not taken back: each contender is one."""
+    leave_out = "from rl_training.speed import allocator; allocator.keep_freed_memory = bool"
+    served = {name: Served(HERE, "our_iqn", "eager", prelude) for name, prelude in (("ours", ""), ("without", leave_out))}
+    try:
+        contenders = {name: partial(each.rate, options.seconds) for name, each in served.items()}
+        return compare(KEPT_MEMORY, "updates/s", contenders, rounds=options.rounds)
+    finally:
+        for each in served.values():
+            each.close()
+
+
+KEPT_MEMORY = "kept memory: IQN, 64 and 64 samples, learner"
+
 LOOP = {"NumPy acting pass": 4, "hand gradients": 1, "compiled step": 1, "all of speed/": 1}
 """Piece → environment steps from one update to the next: the best case of each."""
 
@@ -192,6 +207,8 @@ def main() -> None:
     for name, makes in LEARNER.items():
         if wanted(name):
             results.append(pair(f"{name}, learner", "updates/s", partial(timed_work, makes), options.rounds))
+    if wanted(KEPT_MEMORY):
+        results.append(kept_memory(options))
     gym.register(id=throughput.ENV_ID, entry_point=throughput.TimedCartPole, max_episode_steps=500)
     first, last = options.warm, options.warm + options.steps
     for piece, every in LOOP.items():

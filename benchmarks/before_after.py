@@ -3,9 +3,10 @@
     git worktree add ../before COMMIT
     python -m benchmarks.before_after ../before --json benchmarks/results/before_after.json
 
-Each case runs in two processes that stay, one for each tree, and are asked in turns. A ratio is that of one round, new over old; the table
-has the median and the spread over rounds. The cases are those of benchmarks.learner (updates/s) and benchmarks.throughput (environment
-steps/s), ours alone, by processor time: what else the machine does counts for less.
+Each case runs in two processes, one for each tree, that are asked in turns; they are started anew a few times (`--starts`), since how a
+process's memory happens to lie stays with it. A ratio is that of one round, new over old; the table has the median and the spread over
+rounds. The cases are those of benchmarks.learner (updates/s) and benchmarks.throughput (environment steps/s), ours alone, by processor
+time: what else the machine does counts for less.
 """
 
 from __future__ import annotations
@@ -19,17 +20,19 @@ from typing import Any
 
 from benchmarks.common import arguments, machine
 
+HERE = Path(__file__).resolve().parent.parent
 LEARNERS = ("our_dqn", "our_qr_dqn 51", "our_qr_dqn 200", "our_c51", "our_iqn", "our_rainbow")
 LOOPS = tuple(f"{hidden} {every}" for hidden in ("64,64", "120,84") for every in (1, 4))
 
 SERVER = """
 import os, sys, time
-tree, case, compiled = sys.argv[1], sys.argv[2], sys.argv[3] == "compiled"
+tree, case, compiled, prelude = sys.argv[1], sys.argv[2], sys.argv[3] == "compiled", sys.argv[4]
 sys.path[:0] = [tree + "/src", tree]
 answers = os.dup(1)
 os.dup2(2, 1)  # whatever prints there
 import gymnasium, torch
 torch.set_num_threads(1)
+exec(prelude)
 name, *numbers = case.split()
 if name.startswith("our_"):
     from benchmarks import learner
@@ -59,10 +62,10 @@ for line in sys.stdin:
 
 
 class Served:
-    """One case of one tree."""
+    """One case of one tree, in a process of its own. prelude: code that it runs first."""
 
-    def __init__(self, tree: Path, case: str, mode: str) -> None:
-        command = [sys.executable, "-c", SERVER, str(tree.resolve()), case, mode]
+    def __init__(self, tree: Path, case: str, mode: str, prelude: str = "") -> None:
+        command = [sys.executable, "-c", SERVER, str(tree.resolve()), case, mode, prelude]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=tree
         )
@@ -89,18 +92,22 @@ def main() -> None:
     parser = arguments(__doc__, rounds=9)
     parser.add_argument("before", type=Path, help="the other checkout")
     parser.add_argument("--seconds", type=float, default=0.5, help="of each measurement (default: %(default)s)")
+    parser.add_argument(
+        "--starts", type=int, default=3, help="of the two processes, over which the rounds are spread (default: %(default)s)"
+    )
     options = parser.parse_args()
-    here = Path(__file__).resolve().parent.parent
     rows: list[dict[str, Any]] = []
     print(f"{'case':<28}{'median':>8}{'lowest':>8}{'highest':>8}{'before':>10}{'now':>10}")
     for mode in ("eager",) if options.no_compile else ("eager", "compiled"):
         for case in (*LEARNERS, *LOOPS):
             if options.only not in case:
                 continue
-            trees = [Served(tree, case, mode) for tree in (options.before, here)]
-            rounds = [[tree.rate(options.seconds) for tree in trees] for _ in range(options.rounds)]
-            for tree in trees:
-                tree.close()
+            rounds = []
+            for start in range(options.starts):
+                trees = [Served(tree, case, mode) for tree in (options.before, HERE)]
+                rounds += [[tree.rate(options.seconds) for tree in trees] for _ in range(start, options.rounds, options.starts)]
+                for tree in trees:
+                    tree.close()
             ratios = [now / before for before, now in rounds]
             before, now = (statistics.median(rates) for rates in zip(*rounds, strict=True))
             row = {"case": case, "mode": mode, "ratio": round(statistics.median(ratios), 3), "ratios": [round(x, 3) for x in ratios]}

@@ -23,7 +23,7 @@ PATIENCE = 5.0  # in the phase, for signals to come
 class Moment:
     """What is waited for: the `number`-th time that `phase` comes in a process.
 
-    It tells by a byte to `pipe`, and stays there until `sent` ends: then the signals have been sent.
+    It tells by a byte to `pipe`, and stays there until `sent` ends: then the signals have been sent. A compilation goes on meanwhile.
     """
 
     phase: str
@@ -40,6 +40,8 @@ class Moment:
 
     def tell(self) -> None:
         os.write(self.pipe, b".")
+        if self.phase == "compile":
+            return
         until = time.monotonic() + (3600.0 if self.phase == "hang" else PATIENCE)
         while time.monotonic() < until and (self.phase == "hang" or not select.select([self.sent], [], [], 0.01)[0]):
             time.sleep(0.01)

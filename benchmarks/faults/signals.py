@@ -25,6 +25,7 @@ from benchmarks.faults.tally import Case, Played, batches
 
 TOTAL = 160
 PATIENCE = 40.0
+COMPILING = (0.0, 2.0, 6.0)  # seconds into a compilation, which takes a quarter of a minute
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
@@ -144,6 +145,8 @@ def _round(phase: Phase, sequence: Sequence, vectorization: str, place: Path) ->
     os.close(theirs)
     os.close(waits)
     told = bool(select.select([ours], [], [], PATIENCE)[0]) and os.read(ours, 1) == b"."
+    if told and phase.phase == "compile":
+        time.sleep(COMPILING[SEQUENCES.index(sequence) % len(COMPILING)])
     for index, signum in enumerate(sequence.signals if told else ()):
         time.sleep(0.02 if index == 0 else 0.05)
         child.send(signum, group=sequence.group)
@@ -205,7 +208,7 @@ def _work(moment: Moment, arguments: tuple[str | Path, ...], place: Path) -> Non
             moment.at("update")
 
         def on_status(self, run: Any, what: str, text: str) -> None:
-            if what == "compile":
+            if what == "compilation":
                 moment.at("compile")
 
         def on_step(self, run: Any, step: Any) -> None:

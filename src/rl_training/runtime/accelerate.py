@@ -1,8 +1,9 @@
 """The one door to `speed/`: what a run uses of it, and what `compile: auto | true | false` means.
 
-On the CPU the gradient is made by hand where the network is an MLP, distributional losses are numba's, acting is NumPy's; compiled, a whole
-gradient step is one graph of native code. On a GPU sampling, update and priorities become one CUDA graph, and so does the acting pass.
-docs/performance.md has the measurements behind each. `RL_TRAINING_SPEED=0` leaves all of it away, so it is imported when it is used.
+On the CPU the gradient is made by hand where the network is an MLP, distributional losses are numba's, acting is NumPy's, and freed memory
+is kept; compiled, a whole gradient step is one graph of native code. On a GPU sampling, update and priorities become one CUDA graph, and so
+does the acting pass. docs/performance.md has the measurements behind each. `RL_TRAINING_SPEED=0` leaves all of it away, so it is imported
+when it is used.
 """
 
 from __future__ import annotations
@@ -110,9 +111,10 @@ def accelerate_learner(learner: QLearner | PPO) -> None:
     """Make the learner's own parts fast: the gradient by hand and the rule's loops in numba, where both have such a form."""
     if not speed_is_on():
         return
-    from rl_training.speed import hand_gradients, hand_policy
+    from rl_training.speed import allocator, hand_gradients, hand_policy
     from rl_training.speed.numba_rules import numba_rule
 
+    allocator.keep_freed_memory()
     if isinstance(learner, PPO):
         hand_policy.use_hand_gradients(learner)
         return
