@@ -73,6 +73,8 @@ class EnvStep(NamedTuple):
     valid: Array  # [E] bool: False where this was a reset step, which is never stored or counted
     episodes: tuple[Episode, ...]  # those that ended in this step
     raw: RawStep | None = None  # obs, final_obs and rewards before normalisation, where there is any
+    action_masks: Array | None = None  # [E, A] bool: what `obs` allows, where the environments say so
+    next_action_masks: Array | None = None  # [E, A] bool: what `final_obs` allows; everything after a termination
 
 
 @dataclass(slots=True, eq=False)  # slots: made and read at every step, in half of a NamedTuple's time
@@ -94,6 +96,7 @@ class Step:
     initial_state: Sequence[Any] = ()  # the network's before it saw `obs`: a tensor [layers, E, hidden] for each part
 
     lost_life: Array | None = None  # bool: nothing to bootstrap from here on, while episode, chunk and recurrent state go on
+    action_masks: Array | None = None  # [E, A] bool: the actions that `obs` allowed
     next_action_masks: Array | None = None  # [E, A] bool: the actions that `next_obs` allows
     previous_actions: Array | None = None  # what led to `obs`
     previous_rewards: Array | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 from rl_training.algorithms.adam import FlatAdam
 from rl_training.algorithms.policy_losses import approximate_kl, clipped_surrogate, normalized, value_loss
 from rl_training.data.rollout_buffer import RolloutBuffer
+from rl_training.models.distributions import Distribution, Evaluated, allowed_logits
 from rl_training.models.flat import flatten_parameters
 from rl_training.models.modes import evaluating
 from rl_training.types import Array, Batch, State, UpdateResult
@@ -114,7 +115,7 @@ class PPO:
         max_grad_norm: float | None = 0.5,
         adam_eps: float = 1e-5,
     ) -> None:
-        self.actor_critic, self.distribution = actor_critic, actor_critic.distribution
+        self.actor_critic, self.distribution = actor_critic, cast("Distribution", actor_critic.distribution)
         self.learning_rate, self.clip_coef = learning_rate, clip_coef
         self.gamma, self.gae_lambda = gamma, gae_lambda
         self.update_epochs, self.minibatch_size = update_epochs, minibatch_size
@@ -165,8 +166,7 @@ class PPO:
         rows = rollout.bootstrap_rows()
         obs, next_obs = (rollout.field(name).reshape(count, *rollout.field(name).shape[2:]) for name in ("obs", "next_obs"))
         outputs, values = self.actor_critic(torch.from_numpy(np.concatenate([obs, next_obs[rows]])).to(rollout.device))
-        actions = rollout.items()["actions"]
-        log_probs = self.distribution.evaluate(outputs[:count], actions).log_prob.cpu().numpy().reshape(shape)
+        log_probs = self.policy(outputs[:count], rollout.items()).log_prob.cpu().numpy().reshape(shape)
         host = values.cpu().numpy()
         found = host[:count].reshape(shape)
         next_values = np.zeros_like(found)
@@ -179,7 +179,8 @@ class PPO:
     def update(self, batch: Batch, *, global_step: int) -> UpdateResult:
         """One gradient step, or none where `target_kl` is passed.
 
-        batch: `obs, actions, log_probs, values` (of the policy that acted), `advantages, returns`: [B, ...], or [T, B, ...] with a `mask`.
+        batch: `obs, actions, log_probs, values` (of the policy that acted), `advantages, returns`: [B, ...], or [T, B, ...] with a `mask`;
+        and `action_masks`, where the policy that acted had them.
         """
         losses = self._gradient_step(batch, global_step)
         return self._result([] if losses is None else [losses])
@@ -188,6 +189,10 @@ class PPO:
         """The policy's outputs and the values of a minibatch, [B, ...] or [T, B, ...]."""
         outputs, values = self.actor_critic(batch["obs"])
         return outputs, values
+
+    def policy(self, outputs: Tensor, batch: Batch) -> Evaluated:
+        """The batch's `actions` under the policy of these outputs, among what its `action_masks` allow, where it has them."""
+        return self.distribution.evaluate(allowed_logits(outputs, batch.get("action_masks")), batch["actions"])
 
     def advantages(self, batch: Batch) -> Tensor:
         advantages = batch["advantages"]
@@ -198,7 +203,7 @@ class PPO:
         mask = batch.get("mask")
         with torch.enable_grad():
             outputs, values = self.forward(batch)
-            policy = self.distribution.evaluate(outputs, batch["actions"])
+            policy = self.policy(outputs, batch)
             surrogate = clipped_surrogate(policy.log_prob, batch["log_probs"], self.advantages(batch), clip)
             fit = value_loss(values, batch["returns"], batch.get("values"), self.vf_clip)
             loss = surrogate + self.vf_coef * fit - self.ent_coef * policy.entropy

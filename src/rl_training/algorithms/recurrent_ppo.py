@@ -39,10 +39,9 @@ class RecurrentPPO(PPO):
         unrolled[lengths, columns] = next_obs[sequences.steps[-1]]
         states = rollout.initial_states(sequences)
         outputs, values = self.actor_critic(torch.from_numpy(unrolled).to(rollout.device), states)
-        actions = rollout.items()["actions"]
         index = torch.from_numpy(sequences.steps.reshape(-1)).to(rollout.device)
-        taken = actions.index_select(0, index).view(*sequences.steps.shape, *actions.shape[1:])
-        log_probs = self.distribution.evaluate(outputs[:-1], taken).log_prob.cpu().numpy()
+        items = {name: x.index_select(0, index).view(*sequences.steps.shape, *x.shape[1:]) for name, x in rollout.items().items()}
+        log_probs = self.policy(outputs[:-1], items).log_prob.cpu().numpy()
         host = values.cpu().numpy()
         real = sequences.mask > 0
         found = [np.zeros(shape, np.float32) for _ in range(3)]

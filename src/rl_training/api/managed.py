@@ -122,9 +122,11 @@ class ManagedAlgorithm:
         self.checkpoint_path, self._goes_on_in_place, self._total_is_unsaid = result.checkpoint_path, True, False
         return result
 
-    def predict(self, obs: Any, state: Any = None, episode_start: Any = None, deterministic: bool = True) -> tuple[Any, Any]:
+    def predict(
+        self, obs: Any, state: Any = None, episode_start: Any = None, deterministic: bool = True, *, action_masks: Any = None
+    ) -> tuple[Any, Any]:
         """Actions for one observation or a batch, as the network reads them (wrappers applied, not normalised), and the state to pass in
-        next time (recurrent rows; others carry nothing)."""
+        next time (recurrent rows; others carry nothing). action_masks: what may be chosen, for each observation (None: everything)."""
         if self._policy is None:
             from rl_training.runtime import workflows
 
@@ -132,7 +134,7 @@ class ManagedAlgorithm:
                 self._policy = workflows.fresh_policy(self.config, env=self._env)
             else:
                 self._policy = workflows.load_policy(self.checkpoint_path)
-        return self._policy.predict(obs, state, episode_start, deterministic)
+        return self._policy.predict(obs, state, episode_start, deterministic, action_masks=action_masks)
 
     def evaluate(self, num_episodes: int = 20, *, seed: int | None = None) -> dict[str, float]:
         """Greedy episodes with what was learned last: a dict with `eval_return_mean`, `eval_return_std`, ..."""

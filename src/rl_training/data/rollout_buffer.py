@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from rl_training.data.storage import as_array, as_torch_dtype
+from rl_training.data.n_step import carried_field
+from rl_training.data.storage import Field, as_array, as_torch_dtype
 from rl_training.resources import require_memory
 from rl_training.types import STATE_NAMES, Step
 
@@ -50,6 +51,7 @@ class RolloutBuffer:
 
     Holds `obs`, `next_obs` (the true final one at an episode's end), `actions`, `rewards`, `terminated`, `truncated`, `valid` (false on the
     reset step of a vector environment), `episode_starts`, and the recurrent state carried into the first step.
+    extra: further fields of a step, stored and learned from under their names (see `Step`).
     """
 
     def __init__(
@@ -63,17 +65,19 @@ class RolloutBuffer:
         seed: int = 0,
         *,
         action_dtype: Any = torch.int64,
+        extra: Mapping[str, Field] | None = None,
     ) -> None:
         if num_steps < 1 or num_envs < 1:
             raise ValueError(f"num_steps and num_envs must be >= 1, got {num_steps} and {num_envs}")
         self.num_steps, self.num_envs, self.device = num_steps, num_envs, torch.device(device)
-        obs = (tuple(obs_shape), as_torch_dtype(obs_dtype))
-        flag = ((), torch.bool)
+        self.extra = dict(extra or {})
+        obs, flag = Field(tuple(obs_shape), as_torch_dtype(obs_dtype)), Field((), torch.bool)
         fields = {
             "obs": obs,
             "next_obs": obs,
-            "actions": (tuple(action_shape), as_torch_dtype(action_dtype)),
-            "rewards": ((), torch.float32),
+            "actions": Field(tuple(action_shape), as_torch_dtype(action_dtype)),
+            "rewards": Field((), torch.float32),
+            **self.extra,
         }
         fields |= {"terminated": flag, "truncated": flag, "valid": flag, "episode_starts": flag}
         item = sum(math.prod(shape) * dtype.itemsize for shape, dtype in fields.values())
@@ -115,6 +119,8 @@ class RolloutBuffer:
         host["terminated"][at], host["truncated"][at] = step.terminated, step.truncated
         host["episode_starts"][at] = False if step.episode_starts is None else step.episode_starts
         host["valid"][at] = True if step.valid is None else step.valid
+        for name in self.extra:
+            host[name][at] = carried_field(step, name)
         if at == 0:
             self._initial_state = tuple(tensor.detach().cpu().clone() for tensor in step.initial_state)
         self._position = at + 1
@@ -145,8 +151,9 @@ class RolloutBuffer:
         return generalized_advantages(self.field("rewards"), values, next_values, terminated, ended, **options)
 
     def items(self, **more: Array) -> Batch:
-        """`obs`, `actions` and `more` ([T, E, ...] arrays of the learner's) with time and environments as one axis, on the device."""
-        arrays = {"obs": self.field("obs"), "actions": self.field("actions"), **more}
+        """`obs`, `actions`, the extra fields and `more` ([T, E, ...] arrays of the learner's) with time and environments as one axis, on
+        the device."""
+        arrays = {**{name: self.field(name) for name in ("obs", "actions", *self.extra)}, **more}
         return {name: torch.from_numpy(array.reshape(-1, *array.shape[2:])).to(self.device) for name, array in arrays.items()}
 
     def minibatches(self, items: Batch, size: int, *, epochs: int = 1) -> Iterator[Batch]:

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, SupportsFloat, TypedDict
 import gymnasium as gym
 import numpy as np
 
+from rl_training.envs.masks import KEY as MASK
+from rl_training.envs.masks import EnvMasks, MaskError
 from rl_training.errors import RunError
 
 if TYPE_CHECKING:
@@ -59,6 +61,7 @@ class ReplayableEpisodes(gym.Wrapper[Any, Any, Any, Any]):
     """Seeds every episode, records its actions, plays a record again, and names the environment whose code fails.
 
     A discrete action reaches the environment as a Python int, whatever the backend hands over, so that a replay makes the very same calls.
+    Where the environment has action masks (masks.py), every `info` holds the observation's as `action_mask`, checked.
     record: False keeps no actions: nobody resumes an evaluation. max_steps: an episode that goes on after so many steps is cut there.
     """
 
@@ -73,6 +76,8 @@ class ReplayableEpisodes(gym.Wrapper[Any, Any, Any, Any]):
         self.cut_episodes: list[int] = []  # those that `max_steps` ended
         self._keep: Callable[[Any], Any] = int if isinstance(env.action_space, gym.spaces.Discrete) else np.array  # np.array copies
         self._actions: list[Any] = []
+        self._masks: EnvMasks | None = None
+        self._masks_are_known = False  # from the first reset on
         self._reset_due = False  # a restored NEXT_STEP environment: the backend has forgotten that its next step is the reset step
         self.next_episode = 0
         self.resume_from: EpisodeRecord | None = None  # the next reset plays this instead of beginning `next_episode`
@@ -114,6 +119,8 @@ class ReplayableEpisodes(gym.Wrapper[Any, Any, Any, Any]):
         if self._length == self._max_steps and not ended:
             truncated = ended = True
             self.cut_episodes.append(self.next_episode - 1)
+        if self._masks is not None:
+            info = self._with_mask(info, bool(terminated))
         if ended:
             obs = copy.deepcopy(obs)  # the reset that follows may write into the same array
         return obs, reward, terminated, truncated, info
@@ -142,7 +149,18 @@ class ReplayableEpisodes(gym.Wrapper[Any, Any, Any, Any]):
             obs, info = self.env.reset(seed=episode_seed(self._seed, self._stream, self._env_index, episode), options=options or None)
         except FAILURES as error:  # as above
             raise self._failure(error) from error
-        return self._as_its_space(obs), info
+        return self._as_its_space(obs), self._with_mask(info, False)
+
+    def _with_mask(self, info: dict[str, Any], terminated: bool) -> dict[str, Any]:
+        try:
+            if not self._masks_are_known:
+                self._masks = EnvMasks.found(self.env, info)
+                self._masks_are_known = True
+            return info if self._masks is None else {**info, MASK: self._masks.read(info, terminated)}
+        except MaskError as error:
+            raise RunError(f"environment {self._env_index} gave {error} in {self._when}") from error
+        except FAILURES as error:  # `action_masks` is its own code too
+            raise self._failure(error) from error
 
     def _as_its_space(self, obs: Any) -> Any:
         """NumPy would broadcast an observation of another shape into ours in silence."""

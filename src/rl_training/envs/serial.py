@@ -14,6 +14,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
+from rl_training.envs.masks import KEY as MASK
 from rl_training.errors import SpaceError
 
 if TYPE_CHECKING:
@@ -43,24 +44,42 @@ class SerialVectorEnv(VectorEnv[Any, Any, Any]):
         self._rewards = np.zeros(self.num_envs, np.float64)
         self._terminated = np.zeros(self.num_envs, np.bool_)
         self._truncated = np.zeros(self.num_envs, np.bool_)
+        self._masks: Array | None = None  # [E, A] bool, where the environments give action masks in their infos
+        self._has_mask = np.zeros(self.num_envs, np.bool_)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
         mask = (options or {}).get("reset_mask")
         for i, env in enumerate(self.envs):
             if mask is None or mask[i]:
-                self._obs[i], _ = env.reset(seed=None if seed is None else seed + i)
-        return self._obs, {}
+                self._obs[i], info = env.reset(seed=None if seed is None else seed + i)
+                if MASK in info:
+                    self._keep_mask(i, info[MASK])
+        return self._obs, {} if self._masks is None else self._masks_info()
 
     def step(self, actions: Any) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
         infos: dict[str, Any] = {}
         for i, (env, action) in enumerate(zip(self.envs, actions, strict=True)):
-            obs, self._rewards[i], terminated, truncated, _ = env.step(action)
+            obs, self._rewards[i], terminated, truncated, info = env.step(action)
             self._terminated[i], self._truncated[i] = terminated, truncated
             if terminated or truncated:
                 infos.setdefault("final_obs", np.full(self.num_envs, None, dtype=object))[i] = obs
-                obs, _ = env.reset()
+                if self._masks is not None:
+                    infos.setdefault("final_info", {MASK: np.zeros_like(self._masks)})[MASK][i] = info[MASK]
+                obs, info = env.reset()
             self._obs[i] = obs
+            if self._masks is not None:
+                self._masks[i] = info[MASK]
+        if self._masks is not None:
+            infos |= self._masks_info()
         return self._obs, self._rewards, self._terminated, self._truncated, infos
+
+    def _keep_mask(self, index: int, mask: Array) -> None:
+        if self._masks is None:
+            self._masks = np.zeros((self.num_envs, len(mask)), np.bool_)
+        self._masks[index], self._has_mask[index] = mask, True
+
+    def _masks_info(self) -> dict[str, Any]:
+        return {MASK: self._masks, f"_{MASK}": self._has_mask}
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         attributes = [env.get_wrapper_attr(name) for env in self.envs]

@@ -23,6 +23,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from rl_training.envs.episodes import FAILURES, episode_seed, one_line
+from rl_training.envs.masks import MaskError, VectorMasks
 from rl_training.envs.normalize import ObservationNormalizer, RewardNormalizer
 from rl_training.envs.restoring import EpisodeKeeper, Workers
 from rl_training.envs.spaces import describe_action_space, first_action
@@ -93,8 +94,19 @@ class VectorEnvs:
         self._finished = np.zeros((2, num), np.int64)  # episodes finished, and the steps in them
         self._raw: Array = np.zeros(0)  # the current observations before normalisation: what a replay must arrive at
         self.obs: Array = self._raw
+        self._masks: VectorMasks | None = None
+        self._masks_are_known = False  # from the first reset on
 
     # Stepping
+
+    def begin(self) -> Array:
+        """The first observations. Only the first call resets; from then on it is known whether there are action masks."""
+        return self.obs if self._resets else self.reset()
+
+    @property
+    def action_masks(self) -> Array | None:
+        """[E, A] bool, what `obs` allows; None where the environments give no masks."""
+        return None if self._masks is None else self._masks.now
 
     def reset(self, first_episode: int | None = None) -> Array:
         """Begins a new episode everywhere; `first_episode` says which one, so that an evaluation can repeat its own (next one if None)."""
@@ -146,6 +158,8 @@ class VectorEnvs:
             self._require_finite("a reward", rewards, np.abs(rewards) <= LARGEST)
             self._require_finite("an observation", obs)
 
+        if self._masks is not None:  # before any reset of ours
+            self._step_masks(infos, terminated, truncated)
         if some_ended and (ended := terminated | truncated).any():
             truncated &= ~terminated
             if self._mode is AutoresetMode.SAME_STEP:
@@ -166,7 +180,8 @@ class VectorEnvs:
         self.obs = obs
         if self.reward_normalizer is not None:
             rewards = self.reward_normalizer.step(rewards, terminated | truncated, valid)
-        return EnvStep(obs, final_obs, rewards.astype(np.float32), terminated, truncated, is_first, valid, episodes, raw)
+        step = EnvStep(obs, final_obs, rewards.astype(np.float32), terminated, truncated, is_first, valid, episodes, raw)
+        return step if self._masks is None else step._replace(action_masks=self._masks.now, next_action_masks=self._masks.final)
 
     @property
     def resume_note(self) -> str:
@@ -244,12 +259,35 @@ class VectorEnvs:
     # Parts of a step
 
     def _guarded_reset(self, **kwargs: Any) -> Any:
+        which = (kwargs.get("options") or {}).get("reset_mask")
         try:
-            return self._env.reset(**kwargs)[0]
+            obs, infos = self._env.reset(**kwargs)
+            self._reset_masks(infos, which)
+        except MaskError as error:
+            raise self._mask_failure(error) from error
         except RunError as error:
             raise self._failure(str(error)) from error
         except FAILURES as error:  # as in `step`
             raise self._failure(f"the environments raised {one_line(error)} in a reset") from error
+        return obs
+
+    def _reset_masks(self, infos: dict[str, Any], which: Array | None) -> None:
+        if not self._masks_are_known:
+            self._masks, self._masks_are_known = VectorMasks.found(self._env, infos, self._mode), True
+        if self._masks is not None:
+            self._masks.reset(infos, which)
+
+    def _step_masks(self, infos: dict[str, Any], terminated: Array, truncated: Array) -> None:
+        assert self._masks is not None
+        try:
+            self._masks.step(infos, terminated, truncated)
+        except MaskError as error:
+            raise self._mask_failure(error) from error
+
+    def _mask_failure(self, error: MaskError) -> Exception:
+        if error.env_index is None:
+            return self._failure(f"the environments gave {error} at vector step {self._tick}")
+        return self._failure(f"environment {error.env_index} gave {error} at {self._place(error.env_index)}")
 
     def _failure(self, text: str) -> Exception:
         return RunError(text) if self._tick else UserError(text)
@@ -308,14 +346,14 @@ class VectorEnvs:
         if np.all(good):
             return
         index = int(np.argmin(good))
-        length = int(self._tick - self._began[index])
-        step = int(self._finished[1, index]) + length
         shown = " ".join(np.array2string(values[index], threshold=8).split())
         too_large = " in float32" if np.isfinite(values[index]).all() else ""
-        raise self._failure(
-            f"environment {index} gave {what} that is not finite{too_large} at its step {step} "
-            f"(step {length} of its episode {int(self._finished[0, index])}): {shown}"
-        )
+        raise self._failure(f"environment {index} gave {what} that is not finite{too_large} at {self._place(index)}: {shown}")
+
+    def _place(self, index: int) -> str:
+        """Where an environment is, for an error about it."""
+        length = int(self._tick - self._began[index])
+        return f"its step {int(self._finished[1, index]) + length} (step {length} of its episode {int(self._finished[0, index])})"
 
 
 def _as_read(space: gym.Space[Any]) -> gym.Space[Any]:

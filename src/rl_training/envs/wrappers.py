@@ -17,6 +17,7 @@ import numpy as np
 from gymnasium import spaces
 
 from rl_training.envs.episodes import FAILURES, one_line
+from rl_training.envs.masks import KEY as MASK
 from rl_training.envs.normalize import ObservationNormalizer, RewardNormalizer
 from rl_training.errors import SpaceError, UserError
 from rl_training.types import Array
@@ -208,6 +209,27 @@ def time_limit(env: AnyEnv, max_steps: int) -> AnyEnv:
     return gym.wrappers.TimeLimit(env, max_steps)
 
 
+class _IgnoreActionMasks(gym.Wrapper[Any, Any, Any, Any]):
+    action_masks = None  # what masks.py looks for
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        obs, info = self.env.reset(seed=seed, options=options)
+        return obs, _without_mask(info)
+
+    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        return obs, reward, terminated, truncated, _without_mask(info)
+
+
+def _without_mask(info: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in info.items() if key != MASK}
+
+
+def ignore_action_masks(env: AnyEnv) -> AnyEnv:
+    """Every action may be chosen, whatever the environment says."""
+    return _IgnoreActionMasks(env)
+
+
 def append_action_reward(env: AnyEnv) -> AnyEnv:
     """Previous action (one-hot) and previous reward behind the observation; zeros at an episode's start (R2D2 reads them so)."""
     return _AppendActionReward(env)
@@ -219,5 +241,6 @@ _TABLE: dict[str, Wrap] = {
     "frame_stack": frame_stack,
     "time_limit": time_limit,
     "append_action_reward": append_action_reward,
+    "ignore_action_masks": ignore_action_masks,
 }
 _ADAPTER: dict[str, Callable[..., Any]] = {"normalize_observation": ObservationNormalizer, "normalize_reward": RewardNormalizer}

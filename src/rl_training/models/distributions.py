@@ -22,6 +22,15 @@ if TYPE_CHECKING:
 _HALF_LOG_TAU = 0.5 * math.log(2 * math.pi)
 
 
+FORBIDDEN = -1e8
+"""The logit of a forbidden action while learning. Its probability is 0 in float32, as with −∞, and p·log p is 0 instead of 0·(−∞)."""
+
+
+def allowed_logits(outputs: Tensor, masks: Tensor | None) -> Tensor:
+    """The outputs [..., P] of a categorical policy that chooses among what `masks` [..., P] allows (None: everything)."""
+    return outputs if masks is None else outputs.masked_fill(~masks, FORBIDDEN)
+
+
 class Evaluated(NamedTuple):
     """Given actions under a distribution."""
 

@@ -145,7 +145,8 @@ class Actor:
         self._device, self._on_cpu = device, device.type == "cpu"
         self.learns_from = behaviour.learning_starts  # the environment step from which there is enough to learn from
         self._generator = torch.Generator(device).manual_seed(seed)
-        self._obs = envs.reset()
+        self._obs = envs.begin()
+        self._masks = envs.action_masks  # what `_obs` allows; None: everything
         self._raw = envs.raw_obs if feed.raw and envs.normalizes else None  # where the feed takes another form than is acted on
         self._is_first = np.ones(envs.num_envs, bool)
         self._state: CoreState = network.initial_state(envs.num_envs)
@@ -166,11 +167,11 @@ class Actor:
         self.learns_from = env_steps + self.behaviour.learning_starts
 
     def _act(self, env_steps: int) -> Array:
-        actions = self.behaviour.begin(env_steps, self.envs.num_envs)
+        actions = self.behaviour.begin(env_steps, self.envs.num_envs, self._masks)
         if actions is not None and not self._needs_forward:
             return actions
         outputs, self._state = self._forward(self._obs, self._state, self._is_first)
-        return self.behaviour.choose(outputs)
+        return self.behaviour.choose(outputs, self._masks)
 
     def _eager_forward(self, obs: Array, state: CoreState, is_first: Array) -> tuple[Array, CoreState]:
         with torch.inference_mode(), self._asking(self.network):
@@ -195,7 +196,10 @@ class Actor:
         obs, rewards, next_obs = self._obs, step.rewards, step.final_obs
         if self._raw is not None and step.raw is not None:
             obs, rewards, next_obs, self._raw = self._raw, step.raw.rewards, step.raw.final_obs, step.raw.obs
-        self.feed.push(Step(obs, actions, rewards, next_obs, step.terminated, step.truncated, self._is_first, step.valid, state))
+        made = Step(obs, actions, rewards, next_obs, step.terminated, step.truncated, self._is_first, step.valid, state)
+        if self._masks is not None:
+            made.action_masks, made.next_action_masks, self._masks = self._masks, step.next_action_masks, step.action_masks
+        self.feed.push(made)
         self._obs, self._is_first = step.obs, step.is_first
         return step
 
@@ -219,7 +223,7 @@ class Actor:
         load_generator_state(self._generator, state["generator"])
         self.learns_from = int(state["learns_from"])
         restored = self.envs.load_state_dict(state["envs"])
-        self._obs = restored.obs
+        self._obs, self._masks = restored.obs, self.envs.action_masks
         if self._raw is not None:
             self._raw = self.envs.raw_obs
         lost = ~restored.restored

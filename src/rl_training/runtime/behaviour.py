@@ -1,4 +1,7 @@
-"""From a network's outputs to actions while training: ε-greedy on Q-values, or a draw from the policy. Each owns what it draws from."""
+"""From a network's outputs to actions while training: ε-greedy on Q-values, or a draw from the policy. Each owns what it draws from.
+
+masks: [E, A] bool, the actions that each observation allows; None: all of them.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,11 @@ from rl_training.types import Array, State
 class Behaviour(Protocol):
     learning_starts: int  # environment steps before the network is asked at all
 
-    def begin(self, env_steps: int, num_envs: int) -> Array | None:
+    def begin(self, env_steps: int, num_envs: int, masks: Array | None = None) -> Array | None:
         """Before the network is asked: the actions [E, ...], where they do not depend on it."""
         ...
 
-    def choose(self, outputs: Array) -> Array:
+    def choose(self, outputs: Array, masks: Array | None = None) -> Array:
         """Actions [E, ...] as they are learned from; outputs [E, ...] are what `network.step` gave."""
         ...
 
@@ -31,8 +34,21 @@ class Behaviour(Protocol):
     def load_state_dict(self, state: State) -> Any: ...
 
 
+def allowed_outputs(outputs: Array, masks: Array | None) -> Array:
+    """Q-values or logits [E, A] among which what is forbidden is never the largest, and has no probability."""
+    return outputs if masks is None else np.where(masks, outputs, -np.inf)
+
+
+def nth_allowed(masks: Array, shares: Any) -> Array:
+    """The allowed action at `shares` [E] (0 ≤ share < 1) of the way through those of each row: uniform where the shares are."""
+    counts = masks.sum(-1)
+    nth = np.minimum((shares * counts).astype(np.int64), counts - 1)
+    actions: Array = (masks.cumsum(-1) > nth[:, None]).argmax(-1)
+    return actions
+
+
 class EpsilonGreedy:
-    """A uniformly random action with probability ε, drawn for each environment on its own, else the best one.
+    """A uniformly random allowed action with probability ε, drawn for each environment on its own, else the best one.
 
     epsilon: environment steps → ε, or an array with one ε per environment. Before `learning_starts` actions are uniformly random.
     ahead: for how many steps to draw at once. The draws are the same however many: together, they are made by code that is at hand.
@@ -58,15 +74,19 @@ class EpsilonGreedy:
             return 1.0
         return self._epsilon(env_steps) if callable(self._epsilon) else self._epsilon
 
-    def begin(self, env_steps: int, num_envs: int) -> Array | None:
+    def begin(self, env_steps: int, num_envs: int, masks: Array | None = None) -> Array | None:
         # The same draws every step, whatever comes of them: the stream does not depend on the network.
         if self._used >= len(self._drawn):
             self._draw(num_envs)
         uniforms, self._uniform = self._drawn[self._used]
         self._used += 1
-        self._explore = uniforms < self.epsilon(env_steps)
+        epsilon = self.epsilon(env_steps)
+        self._explore = uniforms < epsilon
         explores = int(bool(self._explore) if num_envs == 1 else np.count_nonzero(self._explore))
         self._mixed = explores > 0
+        if masks is not None and explores:
+            # Where u < ε, u / ε is uniform too: the draws are the same as without masks, however many actions these allow.
+            self._uniform = nth_allowed(masks, np.where(self._explore, uniforms / np.maximum(epsilon, np.finfo(np.float64).tiny), 0.0))
         return self._uniform if explores == num_envs else None
 
     def _draw(self, num_envs: int) -> None:
@@ -80,8 +100,8 @@ class EpsilonGreedy:
         else:
             self._drawn = [(rng.random(num_envs), rng.integers(actions, size=num_envs)) for _ in steps]
 
-    def choose(self, outputs: Array) -> Array:
-        greedy: Array = outputs.argmax(-1)
+    def choose(self, outputs: Array, masks: Array | None = None) -> Array:
+        greedy: Array = allowed_outputs(outputs, masks).argmax(-1)
         return np.where(self._explore, self._uniform, greedy) if self._mixed else greedy
 
     def to_env(self, actions: Array) -> Array:
@@ -108,11 +128,11 @@ class Sampling:
     def __init__(self, distribution: Distribution, *, seed: int) -> None:
         self._distribution, self._rng = distribution, np.random.default_rng(seed)
 
-    def begin(self, env_steps: int, num_envs: int) -> Array | None:
+    def begin(self, env_steps: int, num_envs: int, masks: Array | None = None) -> Array | None:
         return None
 
-    def choose(self, outputs: Array) -> Array:
-        return self._distribution.sample(outputs, self._rng)
+    def choose(self, outputs: Array, masks: Array | None = None) -> Array:
+        return self._distribution.sample(allowed_outputs(outputs, masks), self._rng)
 
     def to_env(self, actions: Array) -> Array:
         return self._distribution.to_env(actions)

@@ -62,7 +62,7 @@ def build_parts(setup: Setup, rule: Rule | None = None, backup: Backup | None = 
     buffer = PrioritizedReplayBuffer if settings.prioritized else ReplayBuffer
     held = buffer(**replay_keywords(setup, settings))
     held.expect_discounts()  # n-step windows give each transition its own
-    accumulator = NStepAccumulator(settings.n_step, settings.gamma, config.num_envs)
+    accumulator = NStepAccumulator(settings.n_step, settings.gamma, config.num_envs, carried=held.extra)
     replay, feed = make_feed(setup, accumulator, held, clip_rewards=settings.n_step == 1)
     return ValueParts(network, learner, replay, feed)
 

@@ -12,6 +12,7 @@ import torch
 from rl_training.envs.vector import VectorEnvs
 from rl_training.models.modes import evaluating
 from rl_training.models.network import Network
+from rl_training.runtime.behaviour import allowed_outputs
 from rl_training.types import Array
 
 MAX_ENVS = 16
@@ -71,16 +72,17 @@ def evaluate(
     open_envs = num_envs
     with contextlib.closing(envs), evaluating(network):
         obs, is_first, state = envs.reset(), np.ones(num_envs, bool), network.initial_state(num_envs)
+        masks = envs.action_masks
         while open_envs:
             if asked():
                 raise Stopped
             outputs, state = network.step(torch.from_numpy(obs).to(device), state, torch.tensor(is_first, device=device))
-            step = envs.step(network.greedy(outputs.cpu().numpy()))
+            step = envs.step(network.greedy(allowed_outputs(outputs.cpu().numpy(), masks)))
             for env_index, episode_return, length in step.episodes:
                 if len(played[env_index]) < quota[env_index]:
                     played[env_index].append((episode_return, length))
                     open_envs -= len(played[env_index]) == quota[env_index]
-            obs, is_first = step.obs, step.is_first
+            obs, is_first, masks = step.obs, step.is_first, step.action_masks
         cut = sum(number < quota[i] for i, numbers in enumerate(envs.cut_episodes()) for number in numbers)
     counted = [episode for episodes in played for episode in episodes]
     return Evaluation(np.array([r for r, _ in counted]), np.array([n for _, n in counted]), cut)

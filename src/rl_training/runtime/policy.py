@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from rl_training.envs.masks import MaskError, allows_some, choice_sizes, read_masks
 from rl_training.envs.spaces import first_action
 from rl_training.errors import UserError
 from rl_training.models.actor_critic import ActorCritic
 from rl_training.models.network import CoreState, Network
-from rl_training.runtime.behaviour import Behaviour, EpsilonGreedy, Sampling
+from rl_training.runtime.behaviour import Behaviour, EpsilonGreedy, Sampling, allowed_outputs
 from rl_training.types import Array
 
 
@@ -56,12 +57,16 @@ class Policy:
             raise UserError("an actor-critic has no Q-values: ask for its `outputs`")
         return self.outputs(obs, state, episode_start)
 
-    def answer(self, obs: Any, state: CoreState | None = None, episode_start: Any = None) -> tuple[dict[str, Any], CoreState]:
+    def answer(
+        self, obs: Any, state: CoreState | None = None, episode_start: Any = None, action_mask: Any = None
+    ) -> tuple[dict[str, Any], CoreState]:
         """The greedy action for one observation with the outputs it was chosen by, as JSON can hold them, and the state carried on."""
-        outputs, state = self.outputs(read_observation(obs, self._shape, self.spaces["obs_dtype"]), state, episode_start)
-        action = (self.network.greedy(outputs[None])[0] + self._first_action).tolist()
+        obs, masks = read_observation(obs, self._shape, self.spaces["obs_dtype"]), self._masks(action_mask, ())
+        outputs, state = self.outputs(obs, state, episode_start)
+        among = allowed_outputs(outputs[None], masks)
+        action = (self.network.greedy(among)[0] + self._first_action).tolist()
         if isinstance(self.network, ActorCritic):
-            answer = {"action": action, **self.network.distribution.describe(outputs)}
+            answer = {"action": action, **self.network.distribution.describe(among[0])}
         else:
             answer = {"action": action, "q_values": outputs.tolist()}
         if not all(np.isfinite(value).all() for value in answer.values()):
@@ -70,20 +75,43 @@ class Policy:
 
     @torch.inference_mode()
     def predict(
-        self, obs: Any, state: CoreState | None = None, episode_start: Any = None, deterministic: bool = True
+        self,
+        obs: Any,
+        state: CoreState | None = None,
+        episode_start: Any = None,
+        deterministic: bool = True,
+        *,
+        action_masks: Any = None,
     ) -> tuple[Any, CoreState]:
         """Actions as the environment takes them (one for one observation, [B, ...] for a batch; a Discrete one is an int) and the state to
-        pass in next time: () for a feed-forward network."""
+        pass in next time: () for a feed-forward network. action_masks: [A] or [B, A], true where an action may be chosen (None: all)."""
         batch, single = self._batch(obs)
+        try:
+            masks = self._masks(action_masks, () if single else (len(batch),))
+        except UserError as error:
+            raise UserError(f"an observation {error}") from None
         outputs, state = self._step(batch, state, episode_start, deterministic)
         if deterministic:
-            actions = self.network.greedy(outputs.cpu().numpy())
+            actions = self.network.greedy(allowed_outputs(outputs.cpu().numpy(), masks))
         else:
-            self._behaviour.begin(0, len(batch))
-            actions = self._behaviour.to_env(self._behaviour.choose(outputs.cpu().numpy()))
+            self._behaviour.begin(0, len(batch), masks)
+            actions = self._behaviour.to_env(self._behaviour.choose(outputs.cpu().numpy(), masks))
         actions = actions + self._first_action
         one = int(actions[0]) if actions.ndim == 1 else actions[0]
         return (one if single else actions), state
+
+    def _masks(self, given: Any, shape: tuple[int, ...]) -> Array | None:
+        """[B, A] of a mask for each observation; shape: () for a single one, else (B,)."""
+        if given is None:
+            return None
+        try:
+            sizes = choice_sizes(self.spaces["action"])
+            masks = read_masks(given, sizes, shape)
+            if not allows_some(masks, sizes).all():
+                raise MaskError("an action mask that allows no action")
+        except MaskError as error:
+            raise UserError(f"has {error}") from None
+        return masks.reshape(-1, masks.shape[-1])
 
     def _step(self, batch: Array, state: CoreState | None, episode_start: Any, deterministic: bool) -> tuple[torch.Tensor, CoreState]:
         state, starts = self._carried(state, len(batch)), _starts(episode_start, len(batch))

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
 from rl_training.algorithms.exploration import LinearSchedule
 from rl_training.algorithms.ppo import PPO
 from rl_training.data.rollout_buffer import RolloutBuffer
+from rl_training.data.storage import Field
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.network_parts import make_torso
 from rl_training.experiment.settings import PPOSettings
@@ -55,7 +58,7 @@ def learner_keywords(setup: Setup, settings: PPOSettings) -> dict[str, Any]:
 
 def train_actor_critic(setup: Setup, settings: PPOSettings, options: RunOptions, *, network: ActorCritic, learner: PPO) -> TrainResult:
     """Put the parts into a run and the run into the loop."""
-    config, distribution = setup.config, network.distribution
+    config, distribution, masks = setup.config, network.distribution, setup.envs.action_masks
     rollout = RolloutBuffer(
         settings.num_steps,
         config.num_envs,
@@ -65,6 +68,7 @@ def train_actor_critic(setup: Setup, settings: PPOSettings, options: RunOptions,
         device=setup.device,
         seed=setup.seeds.replay,
         action_dtype=distribution.action_dtype,
+        extra=None if masks is None else {"action_masks": Field(masks.shape[1:], torch.bool)},
     )
     behaviour = Sampling(distribution, seed=setup.seeds.actor)
     feed = RolloutFeed(rollout)

@@ -178,6 +178,7 @@ def prepare(config: TrainConfig, env: EnvSource | None) -> Setup:
         device = torch.device(found.device.value)
         _require_network_memory(network, found.device.value, copies=COPIES)
         network = network.to(device)
+        envs.begin()  # what a run has to store depends on whether they give action masks
         check_sanity(config)  # last: what is refused is told alone, without doubts about a run that never begins
     except BaseException:
         envs.close()
@@ -191,6 +192,8 @@ def prepare(config: TrainConfig, env: EnvSource | None) -> Setup:
         "vectorization": BACKENDS[config.vectorization],
         "resume": envs.resume_note or "exact on the CPU",
     }
+    if envs.action_masks is not None:
+        notes["action_masks"] = "given by the environments"
     resolved = config.replace(device=found.device.value, threads=int(found.threads.value), compile=found.compile.value == "on")
     return Setup(resolved, envs, network, device, seeds, spaces, notes, source)
 

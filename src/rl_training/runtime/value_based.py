@@ -6,11 +6,13 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from rl_training.algorithms.exploration import LinearSchedule, epsilon_ladder
 from rl_training.algorithms.q_learner import QLearner
 from rl_training.data.normalized import NormalizedReplay
 from rl_training.data.replay import Replay
+from rl_training.data.storage import Field
 from rl_training.experiment.settings import ValueSettings
 from rl_training.models.heads import HeadKeywords
 from rl_training.models.network import Network
@@ -59,6 +61,9 @@ def replay_keywords(setup: Setup, settings: ValueSettings) -> dict[str, Any]:
     }
     if settings.prioritized:
         keywords |= {"alpha": settings.prioritized_alpha, "priority_eps": settings.priority_eps}
+    masks = setup.envs.action_masks
+    if masks is not None:  # the backup chooses among what the next observation allows
+        keywords["extra"] = {"next_action_masks": Field(masks.shape[1:], torch.bool)}
     return keywords
 
 

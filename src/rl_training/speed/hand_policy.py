@@ -12,7 +12,7 @@ from rl_training.algorithms.policy_losses import clipped_surrogate, value_loss
 from rl_training.algorithms.ppo import PPO, MinibatchLosses
 from rl_training.algorithms.recurrent_ppo import initial_state
 from rl_training.models.actor_critic import MLPActorCritic
-from rl_training.models.distributions import Categorical, DiagonalGaussian, Distribution, MultiCategorical
+from rl_training.models.distributions import Categorical, DiagonalGaussian, Distribution, MultiCategorical, allowed_logits
 from rl_training.models.recurrent.actor_critic import RecurrentActorCritic
 from rl_training.speed.tapes import PolicyGradients, has_policy_tape, taped_mlp_policy, taped_recurrent_policy
 from rl_training.types import Batch
@@ -34,7 +34,8 @@ class HandGradient:
     def __call__(self, batch: Batch, clip: float) -> tuple[MinibatchLosses, Callable[[], Sequence[Tensor | None]]]:
         learner, mask, old_log_probs = self._learner, batch.get("mask"), batch["log_probs"]
         outputs, values, gradients = _taped(learner.actor_critic, batch)
-        policy = evaluate(learner.distribution, outputs, batch["actions"])
+        # A forbidden action's probability is 0, and so is its gradient: what the masks did to its logit needs no way back.
+        policy = evaluate(learner.distribution, allowed_logits(outputs, batch.get("action_masks")), batch["actions"])
         advantages = learner.advantages(batch)
         surrogate = clipped_surrogate(policy.log_prob, old_log_probs, advantages, clip)
         fit = value_loss(values, batch["returns"], batch.get("values"), learner.vf_clip)
