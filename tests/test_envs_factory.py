@@ -146,10 +146,28 @@ def test_kinds_of_boxes_are_told_apart() -> None:
     require_spaces("dqn", image, ACTIONS)
     require_spaces("dqn", VECTOR, ACTIONS, observations=("vector",))
     require_spaces("ppo", VECTOR, VECTOR, actions=("discrete", "box"))
-    with pytest.raises(SpaceError, match=r"one dimension.*`flatten`"):
-        require_spaces("drqn", image, ACTIONS, observations=("vector",))
-    with pytest.raises(SpaceError, match="three dimensions; wrap"):
+    require_spaces("dqn", image, ACTIONS, observations=("vector", "image"))
+    with pytest.raises(SpaceError, match="one dimension; use a row that learns from images"):
+        require_spaces("own", image, ACTIONS, observations=("vector",))
+    with pytest.raises(SpaceError, match=r"takes images \(uint8, of two or three dimensions\); wrap"):
         require_spaces("cnn", VECTOR, ACTIONS, observations=("image",))
+
+
+@pytest.mark.parametrize(
+    ("space", "observations", "torso", "remedy"),
+    [
+        (spaces.Box(0, 1, (84, 84, 3), np.float32), ("vector", "image"), "auto", "gives its images as uint8"),
+        (spaces.Box(0, 255, (84, 84, 3), np.uint8), ("vector",), "mlp", "leave torso out, and the right one for images is chosen"),
+        (spaces.Box(0, 1, (5, 5, 3), np.bool_), ("vector",), "mlp", "leave torso out, and the right one for images is chosen"),
+        (VECTOR, ("image",), "nature", "leave torso out, and the right one for vectors is chosen"),
+        (spaces.Box(0, 1, (84, 84, 3), np.float32), ("image",), "nature", "gives its images as uint8"),
+        (spaces.Box(0, 1, (4, 3), np.float32), ("vector", "image"), "auto", "`flatten`"),
+    ],
+)
+def test_what_would_work_is_said_and_never_flatten_for_images(space: Any, observations: Any, torso: str, remedy: str) -> None:
+    with pytest.raises(SpaceError, match=remedy) as refusal:
+        require_spaces("dqn", space, ACTIONS, observations=observations, torso=torso)
+    assert ("flatten" in str(refusal.value)) is (len(space.shape) == 2) and "\n" not in str(refusal.value)
 
 
 def test_a_tuple_observation_is_refused_by_its_space_and_not_by_a_crash() -> None:

@@ -71,7 +71,7 @@ def test_frame_stack_puts_a_new_axis_before_images() -> None:
         def _observe(self) -> Any:
             return np.full((2, 2), self.time, np.uint8)
 
-    envs = counting({"frame_stack": {"size": 2}}, env=Image)
+    envs = make_envs(Image, num_envs=1, seed=0, env_kwargs={"wrappers": [{"frame_stack": {"size": 2}}], "image_channels": "first"})
     envs.reset()
     obs = envs.step(act(0)).obs
     assert obs.shape == (1, 2, 2, 2) and obs.dtype == np.uint8 and obs[0, :, 0, 0].tolist() == [0, 1]

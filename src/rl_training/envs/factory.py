@@ -15,6 +15,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from rl_training.envs import chain as _chain  # noqa: F401  (importing it registers rl_training/Chain-v0 and rl_training/MemoryChain-v0)
 from rl_training.envs.episodes import FAILURES, ReplayableEpisodes, one_line
+from rl_training.envs.images import KEY as IMAGE_CHANNELS
+from rl_training.envs.images import Channels, is_image
 from rl_training.envs.memory import POPGYM_PREFIX, import_popgym  # importing it registers rl_training/TMaze-v0
 from rl_training.envs.normalize import ObservationNormalizer, RewardNormalizer
 from rl_training.envs.serial import SerialVectorEnv
@@ -28,6 +30,9 @@ __all__ = ["EnvSource", "Vectorization", "find_env", "make_envs", "require_space
 
 EnvSource: TypeAlias = str | Callable[..., gym.Env[Any, Any]]
 Vectorization: TypeAlias = Literal["auto", "sync", "async", "native"]
+
+OURS = ("wrappers", IMAGE_CHANNELS)
+"""The keys of `env_kwargs` that are not the environment's."""
 
 
 def make_envs(
@@ -46,7 +51,8 @@ def make_envs(
 ) -> VectorEnvs:
     """Makes `num_envs` environments behind one adapter.
 
-    env: a registered id, `module:Id`, or a callable that returns an environment. `env_kwargs` goes to it, except `wrappers` (wrappers.py).
+    env: a registered id, `module:Id`, or a callable that returns an environment. `env_kwargs` goes to it, except `wrappers` (wrappers.py)
+    and `image_channels` (images.py).
     vectorization: `auto` is the lean loop in this process; `sync` and `async` are Gymnasium's; all three resume exactly. `native` is the
     environment's own vector form, whose episodes restart on resume.
     seed_stream: another name, another sequence of episodes from the same seed; evaluation has its own.
@@ -57,6 +63,7 @@ def make_envs(
     """
     kwargs = dict(env_kwargs or {})
     wrappers = parse_wrappers(kwargs.pop("wrappers", ()))
+    image_channels: Channels = kwargs.pop(IMAGE_CHANNELS, "auto")
     if vectorization not in get_args(Vectorization):
         raise UserError(f"vectorization must be one of {', '.join(get_args(Vectorization))}, not {vectorization!r}")
     if num_envs < 1:
@@ -68,19 +75,24 @@ def make_envs(
     else:
         maker = EnvMaker(source, kwargs, wrappers, seed, seed_stream, 0, record, max_steps, watch)
         vector_env = _vectorize([replace(maker, index=index) for index in range(num_envs)], vectorization)
-    return VectorEnvs(
-        vector_env,
-        replayable=vectorization != "native",
-        seed=seed,
-        seed_stream=seed_stream,
-        observation_normalizer=_observation_normalizer(vector_env, wrappers, update_statistics),
-        reward_normalizer=_reward_normalizer(num_envs, wrappers, gamma, update_statistics),
-    )
+    try:
+        return VectorEnvs(
+            vector_env,
+            replayable=vectorization != "native",
+            seed=seed,
+            seed_stream=seed_stream,
+            observation_normalizer=_observation_normalizer(vector_env, wrappers, update_statistics),
+            reward_normalizer=_reward_normalizer(num_envs, wrappers, gamma, update_statistics),
+            image_channels=image_channels,
+        )
+    except UserError:
+        vector_env.close()
+        raise
 
 
 def make_bare(env: EnvSource, env_kwargs: Mapping[str, Any]) -> gym.Env[Any, Any]:
     """One environment as it is without the named wrappers."""
-    kwargs = {key: value for key, value in env_kwargs.items() if key != "wrappers"}
+    kwargs = {key: value for key, value in env_kwargs.items() if key not in OURS}
     return _make_one(find_env(env) if isinstance(env, str) else env, kwargs)
 
 
@@ -173,6 +185,8 @@ def _observation_normalizer(vector_env: VectorEnv[Any, Any, Any], wrappers: Wrap
     if wrappers.observation is None:
         return None
     space = vector_env.single_observation_space
+    if is_image(space):
+        raise UserError("wrapper normalize_observation is for vectors: a network divides images by their largest value itself")
     if not isinstance(space, gym.spaces.Box) or space.dtype == np.uint8:
         raise UserError(f"wrapper normalize_observation needs a Box observation of real numbers, not {space}; `flatten` makes one")
     return ObservationNormalizer(space.shape, **wrappers.observation, update=update)

@@ -9,12 +9,13 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+from rl_training.envs.images import is_image
 from rl_training.errors import SpaceError
 
 _WORDS = {
     "box": "a Box",
     "vector": "a Box of one dimension",
-    "image": "a uint8 Box of three dimensions",
+    "image": "images (uint8, of two or three dimensions)",
     "discrete": "Discrete",
     "multi_discrete": "MultiDiscrete",
     "multi_binary": "MultiBinary",
@@ -22,6 +23,7 @@ _WORDS = {
     "dict": "a Dict",
 }
 _FLATTEN = "add the wrapper `flatten` (env_kwargs: {wrappers: [flatten]})"
+_IMAGES = ("vector", "image")
 
 
 def require_spaces(
@@ -31,19 +33,33 @@ def require_spaces(
     *,
     observations: tuple[str, ...] = ("box",),
     actions: tuple[str, ...] = ("discrete",),
+    torso: str = "auto",
 ) -> None:
     """Raises SpaceError, naming the row, the space and what would work, unless both spaces are of a kind the row takes.
 
-    Kinds: box (any), vector (1-D Box), image (3-D uint8 Box), discrete, multi_discrete, multi_binary, tuple, dict.
+    Kinds: box (any), vector (1-D Box), image (as images.py reads them), discrete, multi_discrete, multi_binary, tuple, dict.
+    torso: what the row reads observations with, where the settings name one.
     """
     if not _kinds(obs_space) & set(observations):
-        remedy = _FLATTEN if {"box", "vector"} & set(observations) else "wrap the environment so that it gives one"
-        raise SpaceError(f"{row} cannot learn from the observation space {_name(obs_space)}: it takes {_list(observations)}; {remedy}")
+        named = "" if torso == "auto" else f" with torso: {torso}"
+        takes = f"{row}{named} cannot learn from the observation space {_name(obs_space)}: it takes {_list(observations)}"
+        raise SpaceError(f"{takes}; {_remedy(obs_space, observations, torso)}")
     if not _kinds(action_space) & set(actions):
         raise SpaceError(
             f"{row} cannot act in the action space {_name(action_space)}: it takes {_list(actions)}; "
             "choose an algorithm for that space (`rl-training algos`) or wrap the environment so that its actions are of that kind"
         )
+
+
+def _remedy(space: gym.Space[Any], observations: tuple[str, ...], torso: str) -> str:
+    kinds = _kinds(space)
+    if torso != "auto" and kinds & set(_IMAGES):
+        return f"leave torso out, and the right one for {'images' if 'image' in kinds else 'vectors'} is chosen"
+    if "image" in observations and isinstance(space, spaces.Box) and len(space.shape) == 3:
+        return "wrap the environment so that it gives its images as uint8, 0 … 255: a network divides by the space's `high` itself"
+    if "image" in kinds:
+        return "use a row that learns from images, or give this one a `network` and `observations` of its own"
+    return _FLATTEN if {"box", "vector"} & set(observations) else "wrap the environment so that it gives one"
 
 
 def describe_action_space(space: gym.Space[Any]) -> dict[str, Any]:
@@ -86,7 +102,7 @@ def _kinds(space: gym.Space[Any]) -> set[str]:
         kinds = {"box"}
         if len(space.shape) == 1:
             kinds.add("vector")
-        if len(space.shape) == 3 and space.dtype == np.uint8:
+        if is_image(space):
             kinds.add("image")
         return kinds
     table = {

@@ -23,6 +23,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from rl_training.envs.episodes import FAILURES, episode_seed, one_line
+from rl_training.envs.images import Channels, image_form
 from rl_training.envs.masks import MaskError, VectorMasks
 from rl_training.envs.normalize import ObservationNormalizer, RewardNormalizer
 from rl_training.envs.restoring import EpisodeKeeper, Workers
@@ -51,6 +52,8 @@ class VectorEnvs:
     `replayable` says that every environment is wrapped in `ReplayableEpisodes`: then `state_dict` holds each episode's number and actions,
     and `load_state_dict` plays them again. Otherwise `seed` seeds each `reset`, and episodes restart on resume (`resume_note` says so).
 
+    Images come out channels first, whatever form the environments give them in (images.py); `image_channels` says which axis that is.
+
     What fails before the first step is a UserError: these environments cannot be used. Later it is a RunError.
     """
 
@@ -63,6 +66,7 @@ class VectorEnvs:
         seed_stream: str = "train",
         observation_normalizer: ObservationNormalizer | None = None,
         reward_normalizer: RewardNormalizer | None = None,
+        image_channels: Channels = "auto",
     ) -> None:
         mode = vector_env.metadata.get("autoreset_mode")
         if not isinstance(mode, AutoresetMode):
@@ -72,7 +76,8 @@ class VectorEnvs:
         self.num_envs = vector_env.num_envs
         self.single_action_space: gym.Space[Any] = vector_env.single_action_space
         self._first_action = first_action(describe_action_space(self.single_action_space))
-        self.single_observation_space = _as_read(vector_env.single_observation_space)
+        self.image = image_form(vector_env.single_observation_space, image_channels)
+        self.single_observation_space = _as_read(vector_env.single_observation_space) if self.image is None else self.image.space
         self._dtype = self.single_observation_space.dtype
         self.exact_resume = replayable
         self._episodes = EpisodeKeeper(self._workers, self.single_action_space) if replayable else None
@@ -121,7 +126,7 @@ class VectorEnvs:
             self.reward_normalizer.reset()
         seed = None if self.exact_resume else episode_seed(self._seed, self._stream, 0, self._resets)
         self._resets += 1
-        return self._arrive(self._guarded_reset(seed=seed), self._all)
+        return self._arrive(self._read(self._guarded_reset(seed=seed)), self._all)
 
     def step(self, actions: Array) -> EnvStep:
         """actions: [E, ...]; Discrete ones count from 0, whatever the space starts at."""
@@ -234,7 +239,7 @@ class VectorEnvs:
             self._returns[:], self._began[:], self._waiting = 0.0, 0, None
             seed = episode_seed(self._seed, self._stream, 0, self._resets)
             self._resets += 1
-            return Restored(self._arrive(self._guarded_reset(seed=seed), self._all), self._none)
+            return Restored(self._arrive(self._read(self._guarded_reset(seed=seed)), self._all), self._none)
         obs, restored = self._episodes.restore(saved, lambda **options: self._read(self._guarded_reset(**options)))
         self._arrive(obs, ~restored)
         self._returns = np.where(restored, saved["returns"], 0.0)
@@ -294,7 +299,9 @@ class VectorEnvs:
 
     def _read(self, raw: Any) -> Array:
         """The backend's observations as ours: a copy, since it may reuse its arrays."""
-        if getattr(raw, "dtype", None) == self._dtype:
+        if self.image is not None:
+            obs = self.image.read(np.asarray(raw))
+        elif getattr(raw, "dtype", None) == self._dtype:
             obs = np.array(raw)
         else:
             with np.errstate(over="ignore"):  # what float32 cannot hold is found and named afterwards
@@ -303,9 +310,9 @@ class VectorEnvs:
             raise self._failure(f"the environments gave observations of shape {obs.shape}, not {self._shape}, at vector step {self._tick}")
         return obs
 
-    def _arrive(self, raw: Any, new: Array) -> Array:
-        """Makes `raw` the current observations; `new` [E] are those the normaliser has not seen."""
-        self._raw = obs = self._read(raw)
+    def _arrive(self, obs: Array, new: Array) -> Array:
+        """Makes these the current observations, as `_read` gave them; `new` [E] are those the normaliser has not seen."""
+        self._raw = obs
         self._require_finite("an observation", obs)
         if self.observation_normalizer is not None:
             obs, _ = self.observation_normalizer.step(obs, obs, new, self._none)
@@ -327,6 +334,8 @@ class VectorEnvs:
         final_obs = obs.copy()
         for i in np.flatnonzero(ended):
             final = infos["final_obs"][i]
+            if self.image is not None:
+                final = self.image.read(np.asarray(final))
             if np.shape(final) != self._shape[1:]:
                 raise RunError(f"environment {i} ended an episode with an observation of shape {np.shape(final)}, not {self._shape[1:]}")
             final_obs[i] = final

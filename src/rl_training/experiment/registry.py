@@ -36,7 +36,7 @@ class AlgorithmSpec:
     fixed: Mapping[str, Any] = field(default_factory=dict)  # identity: a config that says otherwise is refused
     defaults: Mapping[str, Any] = field(default_factory=dict)  # numbers, before the settings' own defaults
     minimum: Mapping[str, float] = field(default_factory=dict)  # identity of a number: n_step_dqn has n_step >= 2
-    observations: tuple[str, ...] = ("vector",)
+    observations: tuple[str, ...] = ("vector", "image")
     actions: tuple[str, ...] = ("discrete",)
     network: str | Callable[..., Any] | None = None
 
@@ -114,13 +114,18 @@ def register_algorithm(
     fixed: Mapping[str, Any] | None = None,
     defaults: Mapping[str, Any] | None = None,
     minimum: Mapping[str, float] | None = None,
-    observations: tuple[str, ...] = ("vector",),
+    observations: tuple[str, ...] | None = None,
     actions: tuple[str, ...] = ("discrete",),
     network: str | Callable[..., Any] | None = None,
 ) -> AlgorithmSpec:
-    """Adds a row, which `train`, `resume`, `eval`, `predict` and configs then know by its name."""
+    """Adds a row, which `train`, `resume`, `eval`, `predict` and configs then know by its name.
+
+    observations: vectors and images, unless given; vectors with a `network` of its own.
+    """
     if name in _TABLE:
         raise ConfigError(f"algorithm {name!r} is already registered")
+    if observations is None:
+        observations = ("vector", "image") if network is None else ("vector",)
     spec = AlgorithmSpec(
         name, trainer, summary, paper, settings, fixed or {}, defaults or {}, minimum or {}, observations, actions, network
     )

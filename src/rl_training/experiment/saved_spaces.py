@@ -51,11 +51,29 @@ class _Action(BaseModel):
         return self
 
 
+class _Image(BaseModel):
+    """What `ImageForm.describe` (envs/images.py) says."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    shape: Shape
+    dtype: Literal["uint8", "bool"]
+    axes: Annotated[tuple[int, ...], Field(max_length=3), _as_tuple]
+    high: Annotated[int, Field(ge=1, le=255)]
+
+    @model_validator(mode="after")
+    def _axes_agree(self) -> Self:
+        if self.axes not in ((0, 1), (0, 1, 2), (2, 0, 1)) or len(self.axes) != len(self.shape):
+            raise ValueError("axes must bring the channels of shape to the front")
+        return self
+
+
 class _Spaces(BaseModel):
     model_config = ConfigDict(frozen=True, extra="allow", strict=True)
 
     obs_shape: Shape
     obs_dtype: Dtype
+    image: _Image | None = None
     action: _Action
     num_actions: Annotated[int, Field(ge=1, le=MAX_ACTIONS)] | None = None
 
@@ -63,6 +81,10 @@ class _Spaces(BaseModel):
     def _sizes_agree(self) -> Self:
         if math.prod(self.obs_shape) > MAX_ELEMENTS:
             raise ValueError(f"obs_shape must have at most {MAX_ELEMENTS:,} elements")
+        if self.image is not None:
+            moved = tuple(self.image.shape[axis] for axis in self.image.axes)
+            if len(self.obs_shape) != 3 or self.obs_shape[1:] != moved[-2:]:
+                raise ValueError(f"obs_shape is {self.obs_shape}, but image.shape is {self.image.shape}")
         if self.action.kind == "discrete" and self.num_actions != self.action.n:
             raise ValueError(f"num_actions is {self.num_actions}, but action.n is {self.action.n}")
         return self

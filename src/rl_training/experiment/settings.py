@@ -56,6 +56,7 @@ PRIORITIZED = Needs("prioritized", (True,))
 CATEGORICAL = Needs("head", ("categorical",))
 QUANTILE = Needs("head", ("quantile", "implicit"))
 IMPLICIT = Needs("head", ("implicit",))
+IMPALA = Needs("torso", ("impala",))
 
 
 class Settings(BaseModel):
@@ -105,7 +106,10 @@ class LearningSettings(Settings):
     learning_rate_end: Annotated[NonNegative, Needs("lr_schedule", ("linear",))] = 0.0
     adam_eps: Positive = 1e-8
     gamma: Unit = 0.99
-    torso: Annotated[str, AfterValidator(known_torso)] = "auto"  # what reads the observation before the fully connected layers
+    # what reads the observation before the fully connected layers: auto is mlp for vectors, and for images by their size
+    torso: Annotated[str, AfterValidator(known_torso)] = "auto"
+    torso_width: Annotated[int, Field(ge=1, le=64), IMPALA] = 1  # times its channels
+    spectral_norm: Annotated[bool, IMPALA] = False  # of its residual convolutions
 
 
 class ValueSettings(LearningSettings):

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from rl_training.models.distributions import DiagonalGaussian, Distribution
 from rl_training.models.heads import NO_DRAWS, Draws
+from rl_training.models.image_torsos import ImageTorso
 from rl_training.models.layers import Stream
 from rl_training.models.mlp_layers import ACTIVATIONS, ActivationName
 from rl_training.models.network import CoreState, Facts, Role, facts_of
@@ -25,11 +26,19 @@ if TYPE_CHECKING:
 
 
 def orthogonal_(module: nn.Module, gain: float) -> None:
-    """Orthogonal weights and zero biases (Saxe et al. 2013, arXiv:1312.6120) for every linear layer in `module`."""
+    """Orthogonal weights and zero biases (Saxe et al. 2013, arXiv:1312.6120) for every linear layer and convolution in `module`."""
     for layer in module.modules():
-        if isinstance(layer, nn.Linear):
+        if isinstance(layer, (nn.Linear, nn.Conv2d)):
             nn.init.orthogonal_(layer.weight, gain)
-            nn.init.zeros_(layer.bias)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+
+
+def start_orthogonal(encoder: nn.Module) -> None:
+    """The encoder's layers as an actor-critic starts them, with gain √2; a torso of somebody else's starts as its author wants."""
+    for part in encoder.modules():
+        if isinstance(part, (MLPTorso, ImageTorso)):
+            orthogonal_(part, math.sqrt(2))
 
 
 class ActorCriticHeads(nn.Module):

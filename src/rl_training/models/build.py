@@ -12,12 +12,12 @@ from typing import Any
 
 from typing_extensions import Unpack
 
-from rl_training.models.actor_critic import ActorCriticHeads, FeedForwardActorCritic, MLPActorCritic
+from rl_training.models.actor_critic import ActorCriticHeads, FeedForwardActorCritic, MLPActorCritic, start_orthogonal
 from rl_training.models.distributions import Distribution
 from rl_training.models.heads import HeadKeywords, HeadKind, make_head
 from rl_training.models.mlp_c51_q_network import MLPC51QNetwork
 from rl_training.models.mlp_iqn_network import MLPIQNetwork
-from rl_training.models.mlp_layers import ActivationName
+from rl_training.models.mlp_layers import ACTIVATIONS, ActivationName
 from rl_training.models.mlp_q_network import MLPQNetwork
 from rl_training.models.mlp_qr_q_network import MLPQRQNetwork
 from rl_training.models.q_network import QNetwork
@@ -59,8 +59,10 @@ def build_actor_critic(
     log_std_init: float = 0.0,
     torso: Torso | None = None,
 ) -> FeedForwardActorCritic:
-    """Policy and value with layers of their own, after the torso they share."""
+    """Policy and value: after a torso they share its layers too (`hidden_sizes`), as PPO's Atari network has it (Huang et al. 2022,
+    *The 37 implementation details of PPO*, "shared Nature-CNN"); without one each has layers of its own."""
     if torso is None and len(obs_shape) == 1:
         return MLPActorCritic(obs_shape[0], distribution, hidden_sizes, activation, log_std_init)
-    encoder = make_encoder(obs_shape, (), torso=torso)
-    return FeedForwardActorCritic(encoder, ActorCriticHeads(encoder.out_dim, distribution, hidden_sizes, activation, log_std_init))
+    encoder = make_encoder(obs_shape, hidden_sizes, ACTIVATIONS[activation], torso)
+    start_orthogonal(encoder)
+    return FeedForwardActorCritic(encoder, ActorCriticHeads(encoder.out_dim, distribution, (), activation, log_std_init))

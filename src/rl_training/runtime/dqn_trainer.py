@@ -30,7 +30,7 @@ def build_network(settings: ValueSettings, spaces: Mapping[str, Any]) -> QNetwor
         spaces["obs_shape"],
         spaces["num_actions"],
         hidden_sizes=settings.hidden_sizes,
-        torso=make_torso(settings.torso, spaces["obs_shape"]),
+        torso=make_torso(settings, spaces),
         head=settings.head,
         **head_keywords(settings),
     )

@@ -30,7 +30,7 @@ def build_network(settings: RecurrentSettings, spaces: Mapping[str, Any]) -> Rec
         hidden_size=settings.recurrent_hidden_size,
         num_layers=settings.recurrent_num_layers,
         make_core=core_maker(settings.core),
-        torso=make_torso(settings.torso, spaces["obs_shape"]),
+        torso=make_torso(settings, spaces),
         skip=settings.recurrent_skip,
         head=settings.head,
         **head_keywords(settings),

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from rl_training.envs.images import ImageForm
 from rl_training.envs.masks import MaskError, allows_some, choice_sizes, read_masks
 from rl_training.envs.spaces import first_action
 from rl_training.errors import UserError
@@ -31,16 +32,21 @@ class Policy:
             self._behaviour = Sampling(network.distribution, seed=seed)
         else:
             self._behaviour = EpsilonGreedy(lambda _: epsilon, num_actions=spaces["num_actions"], learning_starts=0, seed=seed)
-        self._shape = tuple(spaces["obs_shape"])
+        self._image = None if spaces.get("image") is None else ImageForm.from_described(spaces["image"])
+        # what is given is as the environment gives it; an image becomes channels first here
+        self._shape = tuple(spaces["obs_shape"]) if self._image is None else self._image.shape
+        self._dtype: str = spaces["obs_dtype"] if self._image is None else self._image.dtype
         self._first_action = first_action(spaces["action"])
 
     def _batch(self, obs: Any) -> tuple[Array, bool]:
         try:
-            array = read_observation(obs, self._shape, self.spaces["obs_dtype"], batch=True)
+            array = read_observation(obs, self._shape, self._dtype, batch=True)
         except UserError as error:
             raise UserError(f"an observation {error}") from None
         single = array.shape == self._shape
         batch = array[None] if single else array
+        if self._image is not None:
+            batch = self._image.read(batch)
         return (batch if self.normalizer is None else self.normalizer.normalize(batch)), single
 
     @torch.inference_mode()
@@ -61,7 +67,7 @@ class Policy:
         self, obs: Any, state: CoreState | None = None, episode_start: Any = None, action_mask: Any = None
     ) -> tuple[dict[str, Any], CoreState]:
         """The greedy action for one observation with the outputs it was chosen by, as JSON can hold them, and the state carried on."""
-        obs, masks = read_observation(obs, self._shape, self.spaces["obs_dtype"]), self._masks(action_mask, ())
+        obs, masks = read_observation(obs, self._shape, self._dtype), self._masks(action_mask, ())
         outputs, state = self.outputs(obs, state, episode_start)
         among = allowed_outputs(outputs[None], masks)
         action = (self.network.greedy(among)[0] + self._first_action).tolist()

@@ -30,7 +30,7 @@ def build_network(settings: PPOSettings, spaces: Mapping[str, Any]) -> ActorCrit
         spaces["obs_shape"],
         make_distribution(spaces["action"]),
         hidden_sizes=settings.hidden_sizes,
-        torso=make_torso(settings.torso, spaces["obs_shape"]),
+        torso=make_torso(settings, spaces),
         activation=settings.activation,
         log_std_init=settings.log_std_init,
     )

@@ -27,7 +27,7 @@ def build_network(settings: RecurrentPPOSettings, spaces: Mapping[str, Any]) -> 
         hidden_size=settings.recurrent_hidden_size,
         num_layers=settings.recurrent_num_layers,
         make_core=core_maker(settings.core),
-        torso=make_torso(settings.torso, spaces["obs_shape"]),
+        torso=make_torso(settings, spaces),
         activation=settings.activation,
         log_std_init=settings.log_std_init,
     )

@@ -16,7 +16,8 @@ from rl_training.envs.spaces import describe_action_space, require_spaces
 from rl_training.envs.vector import VectorEnvs
 from rl_training.errors import CheckpointError, ConfigError, UserError
 from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.settings import ValueSettings
+from rl_training.experiment.network_parts import image_torso, layers_after
+from rl_training.experiment.settings import LearningSettings, ValueSettings
 from rl_training.models.network import Network
 from rl_training.resources import format_bytes, require_memory
 from rl_training.runtime.accelerate import speed_note
@@ -134,14 +135,30 @@ def describe_spaces(envs: VectorEnvs) -> dict[str, Any]:
     """What a network needs to know of the environment, as a manifest can hold it."""
     obs, action = envs.single_observation_space, describe_action_space(envs.single_action_space)
     counted = {"num_actions": action["n"]} if "n" in action else {}
-    return {"obs_shape": list(obs.shape or ()), "obs_dtype": str(obs.dtype), "action": action, **counted}
+    image = {} if envs.image is None else {"image": envs.image.describe()}
+    return {"obs_shape": list(obs.shape or ()), "obs_dtype": str(obs.dtype), **image, "action": action, **counted}
 
 
 def require_row_spaces(config: TrainConfig, envs: VectorEnvs) -> None:
     """Raises SpaceError unless the row, with the torso it has, takes these environments' observations and actions."""
     observations = config.spec.observations_of(config.settings)
     spaces = envs.single_observation_space, envs.single_action_space
-    require_spaces(config.algo, *spaces, observations=observations, actions=config.spec.actions)
+    torso = getattr(config.settings, "torso", "auto")
+    require_spaces(config.algo, *spaces, observations=observations, actions=config.spec.actions, torso=torso)
+
+
+def with_torso(config: TrainConfig, spaces: Mapping[str, Any]) -> tuple[TrainConfig, str]:
+    """The config with the torso that reads such images and the layers that follow it, where it does not say them; and what was chosen.
+
+    A row with a network of its own reads them by that.
+    """
+    settings = config.settings
+    if "image" not in spaces or config.spec.network is not None or not isinstance(settings, LearningSettings):
+        return config, ""
+    name, why = image_torso(spaces["obs_shape"]) if settings.torso == "auto" else (settings.torso, "as configured")
+    follow = layers_after(name, type(settings).model_fields)
+    given = {"torso": name, **{key: value for key, value in follow.items() if key not in settings.model_fields_set}}
+    return config.replace(algo_kwargs={**config.algo_kwargs, **given}), f"{name} ({why})"
 
 
 def planned_updates(config: TrainConfig) -> int | None:
@@ -166,6 +183,7 @@ def prepare(config: TrainConfig, env: EnvSource | None) -> Setup:
     try:
         require_row_spaces(config, envs)
         spaces = describe_spaces(envs)
+        config, torso = with_torso(config, spaces)
         network = build_network(config, spaces, seeds.network, trains=True)
         found = resolve(
             network.facts,
@@ -194,6 +212,10 @@ def prepare(config: TrainConfig, env: EnvSource | None) -> Setup:
     }
     if envs.action_masks is not None:
         notes["action_masks"] = "given by the environments"
+    if envs.image is not None:
+        notes["observations"] = str(envs.image)
+    if torso:
+        notes["torso"] = torso
     resolved = config.replace(device=found.device.value, threads=int(found.threads.value), compile=found.compile.value == "on")
     return Setup(resolved, envs, network, device, seeds, spaces, notes, source)
 

@@ -37,6 +37,7 @@ from rl_training.runtime.trainer_setup import (
     eval_envs,
     require_allowed_env,
     require_row_spaces,
+    with_torso,
 )
 
 
@@ -218,6 +219,7 @@ def fresh_policy(config: TrainConfig, env: EnvSource | None = None) -> Policy:
         spaces = describe_spaces(envs)
     finally:
         envs.close()
+    config, _ = with_torso(config, spaces)
     network = build_network(config, spaces, Seeds.of(config.seed).network)
     return Policy(network, spaces, epsilon=_exploration(config))
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from torch import nn
 from typing_extensions import Unpack
 
-from rl_training.models.actor_critic import ActorCriticHeads, orthogonal_
+from rl_training.models.actor_critic import ActorCriticHeads, start_orthogonal
 from rl_training.models.distributions import Distribution
 from rl_training.models.heads import Head, HeadKeywords, HeadKind, make_head
 from rl_training.models.mlp_layers import ACTIVATIONS, ActivationName
 from rl_training.models.recurrent.cores import Core, LSTMCore, MakeCore
-from rl_training.models.torsos import MLPTorso, Torso, features_dim_of, make_encoder
+from rl_training.models.torsos import Torso, features_dim_of, make_encoder
 
 
 def recurrent_q_parts(
@@ -62,9 +61,7 @@ def recurrent_actor_critic_parts(
     core = make_core(features_dim_of(obs_shape, sizes, torso), hidden_size, num_layers)
     encoder = make_encoder(obs_shape, sizes, ACTIVATIONS[activation], torso)
     heads = ActorCriticHeads(hidden_size, distribution, head_hidden_sizes, activation, log_std_init)
-    for part in encoder.modules():
-        if isinstance(part, MLPTorso):  # a torso that was given starts as its author wants
-            orthogonal_(part, math.sqrt(2))
+    start_orthogonal(encoder)
     for parameter in core.parameters():
         if parameter.ndim > 1:
             nn.init.orthogonal_(parameter)

@@ -1,0 +1,141 @@
+"""Convolutional torsos: images [B, C, H, W] of bytes → features.
+
+Channels come first, as replay holds them. Bytes are divided by the space's largest value inside (`high`), so that nothing but bytes is
+stored and moved. Parameters stay as torch lays them out, views of one flat tensor (flat.py): where channels-last is faster, only the image
+is brought into that order, and cuDNN brings the few weights along.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from rl_training.errors import ConfigError
+from rl_training.models.spectral import SpectralConv2d
+from rl_training.models.torsos import Torso
+
+
+class ImageTorso(Torso):
+    """`layers` over images of `obs_shape` [C, H, W], flattened. `smallest` is the shorter side it needs.
+
+    `channels_last` and `compiled` are for whoever makes it fast (runtime/devices.py, speed/): another layout of the same numbers, and
+    another way to call `encode`.
+    """
+
+    name = "image"
+    smallest = 1
+
+    def __init__(self, obs_shape: Sequence[int], layers: nn.Module, high: float = 255.0) -> None:
+        super().__init__()
+        self.layers, self.high = layers, high
+        with torch.no_grad():
+            self.out_dim = self.layers(torch.zeros(1, *obs_shape)).flatten(1).shape[1]
+        self.channels_last = False
+        self.compiled: Callable[[Tensor], Tensor] | None = None
+
+    @classmethod
+    def require_size(cls, obs_shape: Sequence[int]) -> tuple[int, int, int]:
+        """C, H, W, or a ConfigError where such images are too small."""
+        if len(obs_shape) != 3:
+            raise ConfigError(f"torso {cls.name} reads images [C, H, W], not observations of shape {tuple(obs_shape)}")
+        channels, height, width = obs_shape
+        if min(height, width) < cls.smallest:
+            size = f"{cls.smallest} × {cls.smallest}"
+            raise ConfigError(
+                f"torso {cls.name} needs images of at least {size}, and these are {height} × {width}; "
+                "leave torso out for one that fits, or enlarge them in a wrapper of your own"
+            )
+        return channels, height, width
+
+    def encode(self, obs: Tensor) -> Tensor:
+        if self.channels_last:
+            obs = obs.contiguous(memory_format=torch.channels_last)  # as bytes: the least to move
+        x = obs if obs.is_floating_point() else obs.to(_compute_dtype(obs.device))
+        if self.high != 1:
+            x = x / self.high
+        return self.layers(x).flatten(1)  # type: ignore[no-any-return]  # a module's call is untyped
+
+    def forward(self, obs: Tensor) -> Tensor:
+        return self.encode(obs) if self.compiled is None else self.compiled(obs)
+
+
+def _compute_dtype(device: torch.device) -> torch.dtype:
+    """What the convolutions compute in: bytes go straight there. Whole numbers up to 256 are exact in bfloat16 too."""
+    return torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else torch.get_default_dtype()
+
+
+class NatureTorso(ImageTorso):
+    """DQN's convolutions (Mnih et al. 2015, Nature 518, "Methods"): 32 of 8 × 8 by 4, 64 of 4 × 4 by 2, 64 of 3 × 3 by 1, with ReLU.
+
+    Of 84 × 84 images come 3,136 features; the paper's 512 units that follow are the row's `hidden_sizes`.
+    """
+
+    name = "nature"
+    smallest = 36
+
+    def __init__(self, obs_shape: Sequence[int], high: float = 255.0) -> None:
+        channels, _, _ = self.require_size(obs_shape)
+        sizes = ((channels, 32, 8, 4), (32, 64, 4, 2), (64, 64, 3, 1))
+        layers = [part for i, o, kernel, stride in sizes for part in (nn.Conv2d(i, o, kernel, stride), nn.ReLU())]
+        super().__init__(obs_shape, nn.Sequential(*layers), high)
+
+
+class MinAtarTorso(ImageTorso):
+    """MinAtar's own network (Young & Tian 2019, arXiv:1903.03176, §4): one convolution, 16 of 3 × 3 by 1, with ReLU.
+
+    The paper's 128 units that follow are the row's `hidden_sizes`.
+    """
+
+    name = "minatar"
+    smallest = 3
+
+    def __init__(self, obs_shape: Sequence[int], high: float = 255.0) -> None:
+        channels, _, _ = self.require_size(obs_shape)
+        super().__init__(obs_shape, nn.Sequential(nn.Conv2d(channels, 16, 3), nn.ReLU()), high)
+
+
+class Residual(nn.Module):
+    """x + conv(ReLU(conv(ReLU(x)))), both of 3 × 3; `spectral` divides each by its largest singular value."""
+
+    def __init__(self, channels: int, *, spectral: bool) -> None:
+        super().__init__()
+        conv = SpectralConv2d if spectral else nn.Conv2d
+        self.first, self.second = (conv(channels, channels, 3, padding=1) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.second(torch.relu(self.first(torch.relu(x))))
+        return x + out
+
+
+class ImpalaTorso(ImageTorso):
+    """IMPALA's residual network (arXiv:1802.01561, fig. 3, "large"): three stages of 16, 32 and 32 channels times `width`, each a
+    convolution of 3 × 3, max-pooling of 3 × 3 by 2 and two residual blocks; then ReLU.
+
+    `spectral_norm` (of the residual convolutions) and the last max-pooling to `pool` × `pool` (None: none, as in the paper) are BTR's
+    (arXiv:2411.03820, §3), which has width 2 and 6 × 6. Where an image leaves less than that, nothing is pooled.
+    """
+
+    name = "impala"
+    smallest = 8
+
+    def __init__(
+        self,
+        obs_shape: Sequence[int],
+        high: float = 255.0,
+        *,
+        torso_width: int = 1,
+        spectral_norm: bool = False,
+        pool: int | None = 6,
+    ) -> None:
+        channels, height, width = self.require_size(obs_shape)
+        parts: list[nn.Module] = []
+        for out in (16 * torso_width, 32 * torso_width, 32 * torso_width):
+            parts += [nn.Conv2d(channels, out, 3, padding=1), nn.MaxPool2d(3, 2, 1)]
+            parts += [Residual(out, spectral=spectral_norm) for _ in range(2)]
+            channels, height, width = out, (height + 1) // 2, (width + 1) // 2
+        parts.append(nn.ReLU())
+        if pool is not None and (height > pool or width > pool):
+            parts.append(nn.AdaptiveMaxPool2d((min(height, pool), min(width, pool))))
+        super().__init__(obs_shape, nn.Sequential(*parts), high)
