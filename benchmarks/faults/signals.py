@@ -186,7 +186,8 @@ def _judge(phase: Phase, sequence: Sequence, ended: Ended, place: Path, saved: i
         return None
     if listed(run_dir) and (reason := broken(run_dir)) is not None:
         return "torn", reason
-    again = run(functools.partial(_resume, run_dir), timeout=TIMEOUT, cwd=REPOSITORY)
+    patience = TIMEOUT * (4 if phase.phase == "compile" else 1)  # it compiles again
+    again = run(functools.partial(_resume, run_dir), timeout=patience, cwd=REPOSITORY)
     if (wrong := verdict(again, (0,))) is not None:
         return ("lost" if wrong[0] == "wrong exit code" else wrong[0]), f"resumed: {wrong[1]}"
     return None
