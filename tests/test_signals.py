@@ -16,6 +16,7 @@ from rl_training.errors import Interrupted
 from rl_training.experiment.checkpointing import open_checkpoint
 from rl_training.experiment.config import TrainConfig
 from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.signals import listening
 from rl_training.runtime.workflows import resume_training, train
 
 FILES = ("model.safetensors", "training.safetensors", "replay.safetensors")
@@ -224,3 +225,22 @@ def test_only_the_step_that_compiles_is_saved_before(tmp_path: Path, monkeypatch
     seldom = {"algo_kwargs": rarely, "total_timesteps": 100, "eval_interval": 0, "checkpoint_interval": 0}
     train(config(tmp_path, compile=True, **seldom), env=at(None), callbacks=[Saved()])
     assert saved == [39, 100]  # learning may start at 20, and the first round is at 40
+
+
+def test_a_signal_inside_a_finaliser_is_noted_and_not_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python can raise nothing out of `__del__`: it tells the hook, by default with a traceback on stderr. Other errors still go there."""
+    told: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda what: told.append(what.exc_type))
+
+    class Last:
+        def __init__(self, end: Any) -> None:
+            self.end = end
+
+        def __del__(self) -> None:
+            self.end()
+
+    with listening() as signals:
+        Last(lambda: signal.raise_signal(signal.SIGTERM))
+        assert signals.signum == signal.SIGTERM and told == []
+        Last(lambda: 1 // 0)
+    assert told == [ZeroDivisionError]

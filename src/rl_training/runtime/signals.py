@@ -12,8 +12,9 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 
 from rl_training.errors import Interrupted
@@ -81,6 +82,11 @@ def forget() -> None:
     _last = Signals()
 
 
+def _passing_over_asked(hook: Callable[[sys.UnraisableHookArgs], object]) -> Callable[[sys.UnraisableHookArgs], object]:
+    """A signal may come inside a finaliser, from which nothing can be raised: Python would print it. It has been noted, which is enough."""
+    return lambda what: None if isinstance(what.exc_value, Asked) else hook(what)
+
+
 @contextlib.contextmanager
 def listening() -> Iterator[Signals]:
     """Signals come here, and where one ends what is done inside, it ends as `Interrupted`. Inside another, it is the same one."""
@@ -93,6 +99,8 @@ def listening() -> Iterator[Signals]:
         return
     _listening = _last = signals = Signals()
     old = {signum: signal.signal(signum, signals) for signum in (signal.SIGINT, signal.SIGTERM)}
+    hook = sys.unraisablehook
+    sys.unraisablehook = _passing_over_asked(hook)
     try:
         yield signals
     except Asked:
@@ -100,5 +108,6 @@ def listening() -> Iterator[Signals]:
         raise Interrupted("interrupted before anything was changed", signum=signals.signum) from None
     finally:
         _listening = None
+        sys.unraisablehook = hook
         for signum, handler in old.items():
             signal.signal(signum, handler)
