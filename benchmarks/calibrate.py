@@ -9,6 +9,7 @@ and checks that the thresholds it uses leave less than 1% of false failures in w
 from __future__ import annotations
 
 import argparse
+import json
 import multiprocessing
 import os
 import tempfile
@@ -53,10 +54,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("suite")
     parser.add_argument("--seeds", default="101-120", help="not the suite's own (default: %(default)s)")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="these configs alone; what is recorded of the others stays")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
     suite = load_suite(options.suite)
-    groups = plan_groups(suite, tuple(parse_seeds(options.seeds)))
+    groups = [group for group in plan_groups(suite, tuple(parse_seeds(options.seeds))) if not options.only or group.name in options.only]
     measured: dict[str, dict[int, dict[str, Any]]] = {group.name: {} for group in groups}
     plans = [plan for group in groups for plan in group.plans]
     with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
@@ -78,7 +80,13 @@ def main() -> None:
         )
     RESULTS.mkdir(parents=True, exist_ok=True)
     ordered = {name: {str(seed): runs[seed] for seed in sorted(runs)} for name, runs in measured.items()}
-    write_json(RESULTS / f"{suite.name}.json", {"suite": suite.name, "machine": machine(threads=1), "runs": ordered})
+    file, here = RESULTS / f"{suite.name}.json", machine(threads=1)
+    record: dict[str, Any] = {"suite": suite.name, "machine": here, "added_on": {}, "runs": {}}
+    if options.only:
+        record = {"added_on": {}, **json.loads(file.read_text())}
+        record["added_on"] = {**record["added_on"], **dict.fromkeys(ordered, here)}
+    record["runs"] |= ordered
+    write_json(file, record)
 
 
 if __name__ == "__main__":

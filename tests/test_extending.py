@@ -358,7 +358,7 @@ def test_a_backup_of_ones_own_in_front_of_every_rule_and_view(tmp_path: Path, ro
         return spec.train_fn(config, run_suffix, backup=Watched(), **options)
 
     register_algorithm(
-        f"munchausen_{row}",
+        f"own_{row}",
         trainer=trainer,
         network=f"{str(spec.trainer).partition(':')[0]}:build_network",
         settings=spec.settings,
@@ -366,5 +366,5 @@ def test_a_backup_of_ones_own_in_front_of_every_rule_and_view(tmp_path: Path, ro
         defaults=spec.defaults,
         summary="Munchausen",
     )
-    same_when_killed_and_resumed(tmp_path, f"munchausen_{row}", "CartPole-v1", **{**SMALL, **BACKED_UP[row]})
+    same_when_killed_and_resumed(tmp_path, f"own_{row}", "CartPole-v1", **{**SMALL, **BACKED_UP[row]})
     assert len(seen) > 20 and all(bool((bootstrap.bonus <= 0).all()) for bootstrap in seen if bootstrap.bonus is not None)

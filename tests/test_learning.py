@@ -31,8 +31,9 @@ def passes(group: Group, measured: dict[str, Any]) -> bool:
     if "q_error_right" not in measured:
         return True
     settings = group.plans[0].config.settings.to_dict()
-    # n-step returns are not corrected for exploration, and a noisy network hardly ever goes the wrong way: judged by the way they take
-    sees_both_ways = settings["n_step"] == 1 and not settings["noisy"]
+    # n-step returns are not corrected for exploration, a noisy network hardly ever goes the wrong way, and Munchausen widens the gap to it:
+    # judged by the way they take
+    sees_both_ways = settings["n_step"] == 1 and not settings["noisy"] and not settings["munchausen"]
     return bool(measured["q_error_right"] <= RIGHT and (measured["q_error_wrong"] <= WRONG or not sees_both_ways))
 
 

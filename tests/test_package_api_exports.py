@@ -25,6 +25,8 @@ CLASSES = {
     "qr_dqn": "QRDQN",
     "iqn": "IQN",
     "rainbow_dqn": "RainbowDQN",
+    "munchausen_dqn": "MunchausenDQN",
+    "munchausen_iqn": "MunchausenIQN",
     "drqn": "DRQN",
     "r2d2": "R2D2",
     "ppo": "PPO",

@@ -31,6 +31,8 @@ ROWS: dict[str, dict[str, Any]] = {
     "qr_dqn": {"num_quantiles": 7},
     "iqn": {"num_quantiles": 5, "num_target_quantiles": 6, "embedding_dim": 8},
     "rainbow_dqn": _SUPPORT,
+    "munchausen_dqn": {"n_step": 3},
+    "munchausen_iqn": {"num_quantiles": 5, "num_target_quantiles": 6, "embedding_dim": 8, "munchausen_tau": 0.5},
     "drqn": _SEQUENCES,
     "r2d2": {**_SEQUENCES, "burn_in": 2, "n_step": 2, "value_rescaling": True},
 }

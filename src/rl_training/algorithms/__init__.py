@@ -7,6 +7,7 @@ from rl_training.algorithms.distributional_losses import quantile_huber_loss
 from rl_training.algorithms.dqn import DQN, dqn_loss
 from rl_training.algorithms.drqn import DRQN, drqn_loss
 from rl_training.algorithms.iqn import IQN
+from rl_training.algorithms.munchausen import MunchausenBackup
 from rl_training.algorithms.policy_losses import clipped_surrogate, value_loss
 from rl_training.algorithms.ppo import PPO
 from rl_training.algorithms.q_learner import QLearner
@@ -27,6 +28,7 @@ __all__ = [
     "Bootstrap",
     "DoubleBackup",
     "MaxBackup",
+    "MunchausenBackup",
     "QLearner",
     "RecurrentPPO",
     "Rule",

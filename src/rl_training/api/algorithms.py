@@ -63,6 +63,14 @@ class RainbowDQN(ManagedAlgorithm, row="rainbow_dqn"):
     """Categorical, dueling, noisy, double, n-step and prioritized DQN in one (arXiv:1710.02298)."""
 
 
+class MunchausenDQN(ManagedAlgorithm, row="munchausen_dqn"):
+    """DQN with its policy's log-probability as a reward and a soft maximum in the target (arXiv:2007.14430)."""
+
+
+class MunchausenIQN(ManagedAlgorithm, row="munchausen_iqn"):
+    """Munchausen DQN that learns the return's quantiles at sampled levels (arXiv:2007.14430)."""
+
+
 class DRQN(ManagedAlgorithm, row="drqn"):
     """DQN with a recurrent network, trained on sequences (arXiv:1507.06527)."""
 

@@ -206,6 +206,21 @@ register_algorithm(
     minimum={"n_step": 2},
 )
 register_algorithm(
+    "munchausen_dqn",
+    trainer=_DQN,
+    summary="the policy's own log-probability as a reward, and a soft maximum",
+    paper="arXiv:2007.14430",
+    fixed={"munchausen": True},
+)
+register_algorithm(
+    "munchausen_iqn",
+    trainer=_DQN,
+    summary="Munchausen DQN with the return's quantiles at sampled levels",
+    paper="arXiv:2007.14430",
+    fixed={"munchausen": True, "head": "implicit"},
+    defaults={"num_quantiles": 64},
+)
+register_algorithm(
     "drqn",
     trainer="rl_training.runtime.drqn_trainer:train_drqn",
     summary="a recurrent network, trained on sequences from their stored state",

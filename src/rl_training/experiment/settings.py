@@ -57,6 +57,7 @@ CATEGORICAL = Needs("head", ("categorical",))
 QUANTILE = Needs("head", ("quantile", "implicit"))
 IMPLICIT = Needs("head", ("implicit",))
 IMPALA = Needs("torso", ("impala",))
+MUNCHAUSEN = Needs("munchausen", (True,))
 
 
 class Settings(BaseModel):
@@ -149,6 +150,10 @@ class ValueSettings(LearningSettings):
     prioritized_beta_end: Annotated[Unit, PRIORITIZED] = 1.0
     prioritized_beta_fraction: Annotated[Unit, PRIORITIZED] = 1.0
     priority_eps: Annotated[Positive, PRIORITIZED] = 1e-6
+    munchausen: bool = False  # the log-policy as a reward, and a soft maximum (arXiv:2007.14430), in place of max or double-Q
+    munchausen_alpha: Annotated[Unit, MUNCHAUSEN] = 0.9
+    munchausen_tau: Annotated[float, Field(ge=1e-6), MUNCHAUSEN] = 0.03
+    munchausen_clip: Annotated[float, Field(le=0.0), MUNCHAUSEN] = -1.0
 
     @model_validator(mode="after")
     def _values_agree(self) -> ValueSettings:
@@ -156,6 +161,8 @@ class ValueSettings(LearningSettings):
             raise ValueError("gradient_steps must be -1 or >= 1, got 0")
         if self.head == "categorical" and self.v_min >= self.v_max:
             raise ValueError(f"v_min must be < v_max, got {self.v_min} and {self.v_max}")
+        if self.munchausen and self.double_q:
+            raise ValueError("munchausen takes the place of double_q: set double_q: false")
         if self.batch_size > self.buffer_capacity:
             raise ValueError(f"batch_size must be <= buffer_capacity, got {self.batch_size} and {self.buffer_capacity}")
         return self

@@ -22,7 +22,15 @@ from rl_training.models.network import ValueNetwork, is_value_network
 from rl_training.models.q_network import QNetwork
 from rl_training.runtime.run import RunOptions, TrainResult
 from rl_training.runtime.trainer_setup import Setup, prepare
-from rl_training.runtime.value_based import ValueParts, head_keywords, learner_keywords, make_feed, replay_keywords, train_value_based
+from rl_training.runtime.value_based import (
+    ValueParts,
+    head_keywords,
+    learner_keywords,
+    make_feed,
+    own_backup,
+    replay_keywords,
+    train_value_based,
+)
 
 
 def build_network(settings: ValueSettings, spaces: Mapping[str, Any]) -> QNetwork:
@@ -58,7 +66,7 @@ def build_parts(setup: Setup, rule: Rule | None = None, backup: Backup | None = 
     network = setup.network
     if not is_value_network(network):
         raise setup.wrong_network("a Q-network")
-    learner = build_learner(setup, settings, network, rule, backup)
+    learner = build_learner(setup, settings, network, rule, backup or own_backup(settings))
     buffer = PrioritizedReplayBuffer if settings.prioritized else ReplayBuffer
     held = buffer(**replay_keywords(setup, settings))
     held.expect_discounts()  # n-step windows give each transition its own
@@ -72,7 +80,7 @@ def train_dqn(
 ) -> TrainResult:
     """Train a feed-forward value-based row. `options` are those of RunOptions: callbacks, env, resume_from.
 
-    rule, backup: of a row of one's own, in place of what its head and `double_q` ask for.
+    rule, backup: of a row of one's own, in place of what its head, `double_q` and `munchausen` ask for.
     """
     run_options = RunOptions(run_suffix=run_suffix, **options)
     setup = prepare(config, run_options.env)

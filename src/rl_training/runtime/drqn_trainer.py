@@ -17,7 +17,15 @@ from rl_training.models.network import is_recurrent_value_network
 from rl_training.models.recurrent import RecurrentQNetwork, recurrent_q_parts
 from rl_training.runtime.run import RunOptions, TrainResult
 from rl_training.runtime.trainer_setup import Setup, prepare
-from rl_training.runtime.value_based import ValueParts, head_keywords, learner_keywords, make_feed, replay_keywords, train_value_based
+from rl_training.runtime.value_based import (
+    ValueParts,
+    head_keywords,
+    learner_keywords,
+    make_feed,
+    own_backup,
+    replay_keywords,
+    train_value_based,
+)
 
 
 def build_network(settings: RecurrentSettings, spaces: Mapping[str, Any]) -> RecurrentQNetwork:
@@ -53,7 +61,7 @@ def build_parts(setup: Setup, algorithm: type[DRQN] = DRQN, rule: Rule | None = 
         stored_state=s.stored_state,
         priority_eta=s.priority_eta,
         rule=rule or rule_of(s),
-        backup=backup,
+        backup=backup or own_backup(s),
         **learner_keywords(setup, s),
     )
     state = network.initial_state(1)  # of the network that is there, which may be a user's own
@@ -90,6 +98,6 @@ def train_drqn(
 ) -> TrainResult:
     """Train DRQN. `options` are those of RunOptions: callbacks, env, resume_from.
 
-    rule, backup: of a row of one's own, in place of what its head and `double_q` ask for.
+    rule, backup: of a row of one's own, in place of what its head, `double_q` and `munchausen` ask for.
     """
     return train_recurrent(DRQN, config, RunOptions(run_suffix=run_suffix, **options), rule, backup)

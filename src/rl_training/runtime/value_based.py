@@ -8,12 +8,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from rl_training.algorithms.backups import Backup
 from rl_training.algorithms.exploration import LinearSchedule, epsilon_ladder
+from rl_training.algorithms.munchausen import MunchausenBackup
 from rl_training.algorithms.q_learner import QLearner
 from rl_training.data.normalized import NormalizedReplay
 from rl_training.data.replay import Replay
 from rl_training.data.storage import Field
-from rl_training.experiment.settings import ValueSettings
+from rl_training.experiment.settings import RecurrentSettings, ValueSettings
 from rl_training.models.heads import HeadKeywords
 from rl_training.models.network import Network
 from rl_training.runtime.accelerate import accelerate_acting, accelerate_updates
@@ -48,6 +50,18 @@ def learner_keywords(setup: Setup, settings: ValueSettings) -> dict[str, Any]:
         "adam_eps": s.adam_eps,
         "seed": setup.seeds.learner,
     }
+
+
+def own_backup(settings: ValueSettings) -> Backup | None:
+    """The backup that the settings ask for in place of max and double-Q; None: those."""
+    if not settings.munchausen:
+        return None
+    return MunchausenBackup(
+        alpha=settings.munchausen_alpha,
+        tau=settings.munchausen_tau,
+        clip=settings.munchausen_clip,
+        value_rescaling=isinstance(settings, RecurrentSettings) and settings.value_rescaling,
+    )
 
 
 def replay_keywords(setup: Setup, settings: ValueSettings) -> dict[str, Any]:
