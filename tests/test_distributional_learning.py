@@ -9,7 +9,7 @@ import torch
 
 from learners import one_hot
 from rl_training.algorithms import C51DQN, IQN, QRDQN
-from rl_training.algorithms.exploration import LinearSchedule
+from rl_training.algorithms.schedules import LinearSchedule
 from rl_training.models import Draws, MLPC51QNetwork, MLPIQNetwork, MLPQRQNetwork
 from rl_training.types import Batch
 

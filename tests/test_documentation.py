@@ -27,7 +27,7 @@ from rl_training.api import managed
 from rl_training.envs import wrappers
 from rl_training.envs.memory import import_popgym
 from rl_training.errors import UserError
-from rl_training.experiment import registry
+from rl_training.experiment import registry, schedules
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.registry import algorithm_names, get_algorithm_spec
 from rl_training.experiment.yaml_text import parse_yaml
@@ -86,7 +86,7 @@ def reader(cli: Cli, trained: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
     monkeypatch.setenv("WANDB_MODE", "offline")
     with contextlib.suppress(UserError):
         import_popgym()  # as `doctor` does: a module registers its environments once, so they must not end with the page
-    tables: list[dict[str, Any]] = [registry._TABLE, managed._CLASSES, gym.registry, wrappers._TABLE]
+    tables: list[dict[str, Any]] = [registry._TABLE, managed._CLASSES, gym.registry, wrappers._TABLE, schedules._NAMED]
     before = [dict(table) for table in tables]
     yield cli
     for table, old in zip(tables, before, strict=True):

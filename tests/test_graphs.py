@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from rl_training.algorithms.exploration import LinearSchedule
+from rl_training.algorithms.schedules import LinearSchedule
 from rl_training.data import sampled_ring, samplers, storage
 from rl_training.data.storage import Field, RingStorage
 from rl_training.runtime import accelerate

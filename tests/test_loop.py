@@ -9,8 +9,8 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from rl_training.algorithms.exploration import LinearSchedule, epsilon_ladder
 from rl_training.algorithms.q_learner import QLearner
+from rl_training.algorithms.schedules import LinearSchedule, epsilon_ladder
 from rl_training.experiment.config import TrainConfig
 from rl_training.runtime.cadence import crossings, due
 from rl_training.runtime.callbacks import Callback

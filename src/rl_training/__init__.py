@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         TrainConfig,
         register_algorithm,
         register_core,
+        register_schedule,
         register_torso,
     )
 
@@ -70,6 +71,7 @@ __all__ = [
     "__version__",
     "register_algorithm",
     "register_core",
+    "register_schedule",
     "register_torso",
 ]
 

@@ -11,13 +11,13 @@ from torch import Tensor
 
 from rl_training.algorithms.adam import FlatAdam
 from rl_training.algorithms.policy_losses import approximate_kl, clipped_surrogate, normalized, value_loss
+from rl_training.algorithms.schedules import Schedule
 from rl_training.data.rollout_buffer import RolloutBuffer
 from rl_training.models.distributions import Distribution, Evaluated, allowed_logits
 from rl_training.models.flat import flatten_parameters
 from rl_training.models.modes import evaluating
 from rl_training.types import Array, Batch, State, UpdateResult
 
-Schedule = Callable[[int], float]
 KL_TOLERANCE = 1.5  # of `target_kl`, as OpenAI's Spinning Up and Stable-Baselines3 stop
 
 

@@ -13,14 +13,13 @@ from typing_extensions import TypedDict
 from rl_training.algorithms.adam import FlatAdam
 from rl_training.algorithms.backups import Backup
 from rl_training.algorithms.rules import LazyMetrics, Rule, TDLoss, reduce_loss
+from rl_training.algorithms.schedules import Schedule as Schedule  # every learner takes one
 from rl_training.algorithms.views import Aligned, View
 from rl_training.data.generators import generator_state, load_generator_state
 from rl_training.models.flat import flatten_parameters
 from rl_training.models.network import Network
 from rl_training.models.plain import as_network
 from rl_training.types import Batch, State, UpdateResult
-
-Schedule = Callable[[int], float]
 
 
 class Outcome(Protocol):

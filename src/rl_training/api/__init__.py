@@ -24,6 +24,7 @@ from rl_training.api.algorithms import (
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.network_parts import register_core, register_torso
 from rl_training.experiment.registry import register_algorithm
+from rl_training.experiment.schedules import register_schedule
 from rl_training.runtime.callbacks import Callback, CheckpointEvery, SaveBest, StopAtReturn
 
 __all__ = [
@@ -51,5 +52,6 @@ __all__ = [
     "TrainConfig",
     "register_algorithm",
     "register_core",
+    "register_schedule",
     "register_torso",
 ]

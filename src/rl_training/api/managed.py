@@ -67,6 +67,7 @@ class ManagedAlgorithm:
         """The newest checkpoint of what this object has learned or loaded."""
         self._goes_on_in_place = True
         self._policy: Policy | None = None
+        self._schedules: dict[str, Callable[[int], float]] = {}
 
     @classmethod
     def from_config(cls, config: str | Path, **overrides: Any) -> Self:
@@ -117,8 +118,8 @@ class ManagedAlgorithm:
             with self._place_to_go_on() as path:
                 new_in = self.config.output_dir if find_run(path) is None else None
                 where: dict[str, Any] = {"total_timesteps": end, "extend_schedule": extend_schedule, "output_dir": new_in, "env": self._env}
-                trackers = self.config.trackers  # with the passwords that no file holds
-                result = workflows.resume_training(path, callbacks=watched, quiet=quiet, trackers=trackers, **where)
+                where |= {"trackers": self.config.trackers, "schedules": self._schedules}  # what no file holds: passwords, callables
+                result = workflows.resume_training(path, callbacks=watched, quiet=quiet, **where)
         self.checkpoint_path, self._goes_on_in_place, self._total_is_unsaid = result.checkpoint_path, True, False
         return result
 
@@ -149,15 +150,27 @@ class ManagedAlgorithm:
         return copy_checkpoint(self._trained("save"), path)
 
     @classmethod
-    def load(cls, path: str | Path, *, env: Callable[..., Any] | None = None) -> Self:
+    def load(
+        cls,
+        path: str | Path,
+        *,
+        env: Callable[..., Any] | None = None,
+        schedules: Mapping[str, Callable[[int], float]] | None = None,
+    ) -> Self:
         """What a checkpoint holds, to ask, evaluate or train on; training goes on in a new run, beside what was loaded, and leaves that one
-        as it is."""
-        loaded = cls.resume(path, env=env)
+        as it is. `env` and `schedules` are the callables that the run was made with, to train on: no file holds them."""
+        loaded = cls.resume(path, env=env, schedules=schedules)
         loaded._goes_on_in_place = False
         return loaded
 
     @classmethod
-    def resume(cls, checkpoint: str | Path, *, env: Callable[..., Any] | None = None) -> Self:
+    def resume(
+        cls,
+        checkpoint: str | Path,
+        *,
+        env: Callable[..., Any] | None = None,
+        schedules: Mapping[str, Callable[[int], float]] | None = None,
+    ) -> Self:
         """The run a checkpoint belongs to: `learn()` goes on in its directory, from this checkpoint, as if it had never stopped."""
         from rl_training.experiment.checkpointing import open_checkpoint
 
@@ -173,7 +186,7 @@ class ManagedAlgorithm:
         config, beside = opened.config, (opened.run_dir or opened.path.absolute()).parent
         total = max(config.total_timesteps, config.horizon)
         resumed = cls(config.replace(total_timesteps=total, schedule_timesteps=config.horizon, output_dir=beside))
-        resumed._env, resumed.checkpoint_path = env, opened.path
+        resumed._env, resumed.checkpoint_path, resumed._schedules = env, opened.path, dict(schedules or {})
         return resumed
 
     def _trained(self, verb: str) -> Path:

@@ -28,6 +28,7 @@ from rl_training.errors import ConfigError
 from rl_training.experiment.credentials import masked
 from rl_training.experiment.explain import nearest, one_line, shown
 from rl_training.experiment.registry import AlgorithmSpec, get_algorithm_spec
+from rl_training.experiment.schedules import named_callables
 from rl_training.experiment.settings import Count, Settings, Steps
 from rl_training.experiment.shipped import SHIPPED_CONFIGS, find_config, shipped_configs
 from rl_training.experiment.tracking import parse_trackers
@@ -89,6 +90,7 @@ def _mapping(value: Any) -> Any:
 
 
 Plain = Annotated[dict[str, Any], BeforeValidator(_mapping)]
+AlgoKwargs = Annotated[dict[str, Any], BeforeValidator(lambda value: _mapping(named_callables(value)))]
 
 
 def _folder(value: Any) -> Path:
@@ -125,8 +127,10 @@ class TrainConfig(BaseModel):
     checkpoint_replay: bool = True
     keep_checkpoints: Count = 3
     tags: Annotated[tuple[Text, ...], BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)] = ()
-    algo_kwargs: Plain = Field(default_factory=dict)
+    algo_kwargs: AlgoKwargs = Field(default_factory=dict)
     env_kwargs: Plain = Field(default_factory=dict)
+    eval_env_kwargs: Annotated[dict[str, Any] | None, BeforeValidator(lambda value: None if value is None else _mapping(value))] = None
+    """Keywords of the environments that evaluations play in, in place of those that `env_kwargs` has of the same name."""
     vectorization: Literal["auto", "sync", "async", "native"] = "auto"
     compile: Literal["auto"] | bool = "auto"
     threads: Literal["auto"] | int = "auto"
@@ -196,6 +200,11 @@ class TrainConfig(BaseModel):
     def horizon(self) -> int:
         """The number of environment steps that schedules run over."""
         return self.schedule_timesteps or self.total_timesteps
+
+    @property
+    def keywords_of_evaluation(self) -> dict[str, Any]:
+        """What the environments of an evaluation are made with."""
+        return {**self.env_kwargs, **(self.eval_env_kwargs or {})}
 
     @property
     def env_is_callable(self) -> bool:

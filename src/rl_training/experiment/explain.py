@@ -77,6 +77,8 @@ def _one(error: Any, prefix: str, unknown: Callable[[str], str]) -> str:
         return f"{key} must be an integer, got {shown(value)}; write {int(value)}"
     if kind in _KINDS:
         return f"{key} must be {_KINDS[kind]}, got {shown(value)}"
+    if kind == "too_short":
+        return f"{key} must hold at least {context['min_length']} values, got {context['actual_length']}"
     if kind == "too_long":
         return f"{key} must hold at most {context['max_length']} values, got {context['actual_length']}"
     return f"{key}: {error['msg']}, got {shown(value)}"

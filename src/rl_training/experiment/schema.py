@@ -73,6 +73,7 @@ _DESCRIPTIONS = {
     "keep_checkpoints": "How many are kept, beside the best one.",
     "tags": "Words of your own, saved with the run.",
     "env_kwargs": "Keywords of the environment; wrappers is a list of named wrappers.",
+    "eval_env_kwargs": "Keywords of evaluation's environments, in place of those of the same name in env_kwargs.",
     "vectorization": "auto, sync and async resume exactly; native restarts its episodes on resume.",
     "compile": "Whether updates are compiled; auto: where the run is long enough to pay for it.",
     "threads": "Torch's threads; auto: 1 for MLPs.",

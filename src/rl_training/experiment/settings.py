@@ -16,6 +16,7 @@ from typing_extensions import Self
 from rl_training.errors import ConfigError
 from rl_training.experiment.explain import did_you_mean, one_line
 from rl_training.experiment.network_parts import known_core, known_torso
+from rl_training.experiment.schedules import OrSchedule, Schedule
 
 Unit = Annotated[float, Field(ge=0.0, le=1.0)]
 Positive = Annotated[float, Field(gt=0.0)]
@@ -36,6 +37,7 @@ Rounds = Annotated[int, Field(ge=1, le=1_000_000)]
 _as_tuple = BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)
 Sizes = Annotated[tuple[Width, ...], Field(max_length=64), _as_tuple]
 CoreName = Annotated[str, AfterValidator(known_core)]
+Rate = Annotated[float | Schedule, OrSchedule(Positive)]  # a number, or a schedule of it
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class Needs:
         return values.get(self.switch) in self.values
 
     def __str__(self) -> str:
-        return f"{self.switch}: {' or '.join(str(value).lower() for value in self.values)}"
+        return f"{self.switch}: {' or '.join('null' if value is None else str(value).lower() for value in self.values)}"
 
 
 PRIORITIZED = Needs("prioritized", (True,))
@@ -58,6 +60,7 @@ QUANTILE = Needs("head", ("quantile", "implicit"))
 IMPLICIT = Needs("head", ("implicit",))
 IMPALA = Needs("torso", ("impala",))
 MUNCHAUSEN = Needs("munchausen", (True,))
+NO_EPSILON = Needs("epsilon", (None,))
 
 
 class Settings(BaseModel):
@@ -93,7 +96,7 @@ class Settings(BaseModel):
         """Every key in use with its value, as YAML and JSON can hold it; parsing it gives these settings back."""
         values = dict(self)
         return {
-            key: list(value) if isinstance(value, tuple) else value
+            key: list(value) if isinstance(value, tuple) else value.to_dict() if isinstance(value, Schedule) else value
             for key, value in values.items()
             if all(need.met(values) for need in self.needs(key))
         }
@@ -102,7 +105,7 @@ class Settings(BaseModel):
 class LearningSettings(Settings):
     """What every row learns with."""
 
-    learning_rate: Positive = 1e-3
+    learning_rate: Rate = 1e-3
     lr_schedule: Literal["constant", "linear"] = "constant"
     learning_rate_end: Annotated[NonNegative, Needs("lr_schedule", ("linear",))] = 0.0
     adam_eps: Positive = 1e-8
@@ -111,6 +114,13 @@ class LearningSettings(Settings):
     torso: Annotated[str, AfterValidator(known_torso)] = "auto"
     torso_width: Annotated[int, Field(ge=1, le=64), IMPALA] = 1  # times its channels
     spectral_norm: Annotated[bool, IMPALA] = False  # of its residual convolutions
+
+    @model_validator(mode="after")
+    def _one_schedule(self) -> LearningSettings:
+        for key, other in (("learning_rate", "lr_schedule"), ("clip_coef", "clip_schedule")):
+            if isinstance(getattr(self, key, None), Schedule) and getattr(self, other) != "constant":
+                raise ValueError(f"{other} is {getattr(self, other)}, and {key} is a schedule itself: give one of them")
+        return self
 
 
 class ValueSettings(LearningSettings):
@@ -126,9 +136,10 @@ class ValueSettings(LearningSettings):
     hidden_sizes: Sizes = (128, 128)
     max_grad_norm: Positive | None = 10.0
     # A noisy network explores by its noise alone (ε 0), whatever these say.
-    epsilon_start: Unit = 1.0
-    epsilon_end: Unit = 0.05
-    exploration_fraction: Unit = 0.2
+    epsilon_start: Annotated[Unit, NO_EPSILON] = 1.0
+    epsilon_end: Annotated[Unit, NO_EPSILON] = 0.05
+    exploration_fraction: Annotated[Unit, NO_EPSILON] = 0.2
+    epsilon: Annotated[float | Schedule | None, OrSchedule(Unit | None, high=1.0)] = None  # in place of the three above
     epsilon_ladder: bool = False  # a constant ε per environment, from exploring to nearly greedy (arXiv:1803.00933)
     n_step: Window = 1
     double_q: bool = False
@@ -157,6 +168,8 @@ class ValueSettings(LearningSettings):
 
     @model_validator(mode="after")
     def _values_agree(self) -> ValueSettings:
+        if self.epsilon is not None and self.epsilon_ladder:
+            raise ValueError("epsilon and epsilon_ladder: give one of them")
         if self.gradient_steps == 0:
             raise ValueError("gradient_steps must be -1 or >= 1, got 0")
         if self.head == "categorical" and self.v_min >= self.v_max:
@@ -202,13 +215,13 @@ class RecurrentSettings(ValueSettings):
 class PPOSettings(LearningSettings):
     """PPO. A rollout is `num_steps` of each environment; minibatches hold at most `minibatch_size` of its steps, in equal parts."""
 
-    learning_rate: Positive = 3e-4
+    learning_rate: Rate = 3e-4
     adam_eps: Positive = 1e-5
     num_steps: Rounds = 2_048
     update_epochs: Rounds = 10
     minibatch_size: Count = 64
     gae_lambda: Unit = 0.95
-    clip_coef: Positive = 0.2
+    clip_coef: Rate = 0.2
     clip_schedule: Literal["constant", "linear"] = "constant"  # linear: to 0 at the end
     ent_coef: NonNegative = 0.0
     vf_coef: NonNegative = 0.5

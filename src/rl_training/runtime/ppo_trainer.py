@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from rl_training.algorithms.exploration import LinearSchedule
 from rl_training.algorithms.ppo import PPO
 from rl_training.data.rollout_buffer import RolloutBuffer
 from rl_training.data.storage import Field
@@ -17,6 +16,7 @@ from rl_training.experiment.settings import PPOSettings
 from rl_training.models.actor_critic import ActorCritic
 from rl_training.models.build import build_actor_critic
 from rl_training.models.distributions import make_distribution
+from rl_training.runtime import schedules
 from rl_training.runtime.accelerate import accelerate_acting, accelerate_learner
 from rl_training.runtime.actor import Actor, RolloutFeed
 from rl_training.runtime.behaviour import Sampling
@@ -40,12 +40,12 @@ def learner_keywords(setup: Setup, settings: PPOSettings) -> dict[str, Any]:
     """What PPO takes beside its network."""
     s, horizon = settings, setup.config.horizon
     return {
-        "learning_rate": LinearSchedule(s.learning_rate, s.learning_rate_end, horizon) if s.lr_schedule == "linear" else s.learning_rate,
+        "learning_rate": schedules.learning_rate(s, horizon),
         "gamma": s.gamma,
         "gae_lambda": s.gae_lambda,
         "update_epochs": s.update_epochs,
         "minibatch_size": s.minibatch_size,
-        "clip_coef": LinearSchedule(s.clip_coef, 0.0, horizon) if s.clip_schedule == "linear" else s.clip_coef,
+        "clip_coef": schedules.clip_range(s, horizon),
         "ent_coef": s.ent_coef,
         "vf_coef": s.vf_coef,
         "vf_clip": s.vf_clip,

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.settings import LearningSettings, PPOSettings, ValueSettings
+from rl_training.experiment.settings import PPOSettings, ValueSettings
+from rl_training.runtime.schedules import end_at_zero
 
 
 def check_sanity(config: TrainConfig) -> None:
@@ -31,16 +32,8 @@ def _doubts(config: TrainConfig, whole: int) -> Iterator[str]:
         if settings.epsilon_ladder and not settings.noisy and config.num_envs == 1:
             yield "epsilon_ladder over one environment is ε = 0.4 for ever: take more num_envs, or epsilon_ladder: false"
     if config.total_timesteps > config.horizon:
-        for name in _end_at_zero(settings):
+        for name in end_at_zero(settings, config.horizon):
             yield (
                 f"{name} is 0 from step {config.horizon:,} on, where its schedule ends, and steps up to {config.total_timesteps:,} teach "
                 "nothing: with resume --extend-schedule, or learn(n, extend_schedule=True), it runs over the new total"
             )
-
-
-def _end_at_zero(settings: object) -> Iterator[str]:
-    """The schedules without which nothing is learned, where they fall to 0."""
-    if isinstance(settings, LearningSettings) and settings.lr_schedule == "linear" and settings.learning_rate_end == 0:
-        yield "learning_rate"
-    if isinstance(settings, PPOSettings) and settings.clip_schedule == "linear":
-        yield "clip_coef"

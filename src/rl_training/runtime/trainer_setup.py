@@ -106,7 +106,9 @@ def eval_envs(
 ) -> Callable[[int], VectorEnvs]:
     """Makes evaluation environments: other episodes than training's, none longer than `eval_max_steps`, statistics frozen at what they
     are when made."""
-    env_kwargs = config.env_kwargs if watch is None else {**config.env_kwargs, "render_mode": watch.render_mode}
+    env_kwargs = config.keywords_of_evaluation
+    if watch is not None:
+        env_kwargs["render_mode"] = watch.render_mode
 
     def make(num_envs: int) -> VectorEnvs:
         envs = make_envs(
@@ -161,6 +163,15 @@ def with_torso(config: TrainConfig, spaces: Mapping[str, Any]) -> tuple[TrainCon
     return config.replace(algo_kwargs={**config.algo_kwargs, **given}), f"{name} ({why})"
 
 
+def _require_same_evaluation(config: TrainConfig, source: EnvSource, envs: VectorEnvs) -> None:
+    """Raises ConfigError where evaluation's environment is not one that the training's network can act in."""
+    own = eval_envs(config, source, statistics=envs.statistics)(1)
+    own.close()
+    ours, theirs = ({**describe_spaces(each), "normalized": each.observation_normalizer is not None} for each in (envs, own))
+    if other := [f"{key} {theirs[key]}, and training {ours[key]}" for key in ours.keys() & theirs.keys() if theirs[key] != ours[key]]:
+        raise ConfigError(f"eval_env_kwargs: evaluation has {other[0]}")
+
+
 def planned_updates(config: TrainConfig) -> int | None:
     """The updates of a run from its beginning, or None where the row does not count them."""
     s = config.settings
@@ -184,6 +195,8 @@ def prepare(config: TrainConfig, env: EnvSource | None) -> Setup:
         require_row_spaces(config, envs)
         spaces = describe_spaces(envs)
         config, torso = with_torso(config, spaces)
+        if config.eval_env_kwargs:
+            _require_same_evaluation(config, source, envs)
         network = build_network(config, spaces, seeds.network, trains=True)
         found = resolve(
             network.facts,

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from rl_training.algorithms.backups import Backup
-from rl_training.algorithms.exploration import LinearSchedule, epsilon_ladder
 from rl_training.algorithms.munchausen import MunchausenBackup
 from rl_training.algorithms.q_learner import QLearner
+from rl_training.algorithms.schedules import Schedule, epsilon_ladder
 from rl_training.data.normalized import NormalizedReplay
 from rl_training.data.replay import Replay
 from rl_training.data.storage import Field
 from rl_training.experiment.settings import RecurrentSettings, ValueSettings
 from rl_training.models.heads import HeadKeywords
 from rl_training.models.network import Network
+from rl_training.runtime import schedules
 from rl_training.runtime.accelerate import accelerate_acting, accelerate_updates
 from rl_training.runtime.actor import Actor, Feed, ItemMaker, ReplayFeed
 from rl_training.runtime.behaviour import EpsilonGreedy
@@ -39,10 +39,9 @@ def head_keywords(settings: ValueSettings) -> HeadKeywords:
 
 def learner_keywords(setup: Setup, settings: ValueSettings) -> dict[str, Any]:
     """What every learner takes beside its network, view and rule."""
-    s, horizon = settings, setup.config.horizon
-    linear = s.lr_schedule == "linear"
+    s = settings
     return {
-        "learning_rate": LinearSchedule(s.learning_rate, s.learning_rate_end, horizon) if linear else s.learning_rate,
+        "learning_rate": schedules.learning_rate(s, setup.config.horizon),
         "target_update_interval": s.target_update_interval,
         "double_q": s.double_q,
         "tau": s.tau,
@@ -94,13 +93,11 @@ def make_feed(setup: Setup, maker: ItemMaker, held: Replay, *, clip_rewards: boo
     return replay, ReplayFeed(maker, replay, replay.refresh)
 
 
-def exploration(settings: ValueSettings, horizon: int, num_envs: int) -> Callable[[int], float] | Array:
-    """ε of the environment steps, or of each environment. A noisy network explores by its noise alone."""
-    if settings.noisy:
-        return lambda env_steps: 0.0
-    if settings.epsilon_ladder:
+def exploration(settings: ValueSettings, horizon: int, num_envs: int) -> Schedule | Array:
+    """ε of the environment steps, or of each environment."""
+    if settings.epsilon_ladder and not settings.noisy:
         return np.array(epsilon_ladder(num_envs))
-    return LinearSchedule(settings.epsilon_start, settings.epsilon_end, settings.exploration_fraction * horizon)
+    return schedules.epsilon(settings, horizon)
 
 
 class ValueParts(NamedTuple):
@@ -125,10 +122,7 @@ def train_value_based(setup: Setup, options: RunOptions, made: ValueParts) -> Tr
         ahead=DRAWN_AHEAD,
     )
     actor = Actor(setup.envs, network, feed, behaviour=behaviour, device=setup.device, seed=setup.seeds.actor)
-    beta = None
-    if settings.prioritized:
-        steps = settings.prioritized_beta_fraction * config.horizon
-        beta = LinearSchedule(settings.prioritized_beta_start, settings.prioritized_beta_end, steps)
+    beta = schedules.priority_beta(settings, config.horizon) if settings.prioritized else None
     parts = Parts(
         learner=learner,
         actor=actor,

@@ -20,6 +20,8 @@ from rl_training.errors import CheckpointError, ConfigError, RunError, UserError
 from rl_training.experiment.checkpointing import Checkpoint, MissingCheckpoint, find_run, open_checkpoint, with_checkpoint
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.runs import RunDirectory, is_run_directory
+from rl_training.experiment.schedules import Named
+from rl_training.experiment.settings import ValueSettings
 from rl_training.runtime.accelerate import missing_toolchain
 from rl_training.runtime.callbacks import Callback, as_callbacks
 from rl_training.runtime.devices import require_device
@@ -28,6 +30,7 @@ from rl_training.runtime.observations import WrappedObservations
 from rl_training.runtime.policy import Policy
 from rl_training.runtime.rendering import rendering
 from rl_training.runtime.run import TrainResult
+from rl_training.runtime.schedules import epsilon
 from rl_training.runtime.signals import listening
 from rl_training.runtime.trainer_setup import (
     Seeds,
@@ -61,6 +64,7 @@ def resume_training(
     extend_schedule: bool = False,
     output_dir: str | Path | None = None,
     trackers: Sequence[Any] | None = None,
+    schedules: Mapping[str, Callable[[int], float]] | None = None,
     callbacks: Sequence[Callback] = (),
     env: EnvSource | None = None,
     quiet: bool = True,
@@ -69,10 +73,18 @@ def resume_training(
 
     `total_timesteps` is absolute and moves only the end: schedules keep the original total, which is also where a run ends that is not told
     another. With `extend_schedule` they run over the new total, so that the rate at step t is that of t / new total. A run with no
-    checkpoint yet starts over. `trackers` replaces the run's own, such as one whose password was not saved.
+    checkpoint yet starts over. `trackers` replaces the run's own, such as one whose password was not saved; `schedules` are the callables
+    that the run was made with, by key, since no file holds them.
     A checkpoint that stands in no run goes on in a new one, made in `output_dir`, or beside the checkpoint where that is not given.
     """
-    moved = partial(_moved, total_timesteps=total_timesteps, device=device, extend_schedule=extend_schedule, trackers=trackers)
+    moved = partial(
+        _moved,
+        total_timesteps=total_timesteps,
+        device=device,
+        extend_schedule=extend_schedule,
+        trackers=trackers,
+        schedules=schedules,
+    )
     run_dir = find_run(path)
     if run_dir is None:
         checkpoint = open_checkpoint(path)
@@ -249,6 +261,7 @@ def _moved(
     device: str | None,
     extend_schedule: bool,
     trackers: Sequence[Any] | None,
+    schedules: Mapping[str, Callable[[int], float]] | None,
 ) -> TrainConfig:
     """The config a run goes on with from `step`."""
     changes: dict[str, Any] = {}
@@ -271,6 +284,10 @@ def _moved(
             warnings.warn(text, stacklevel=3)
     if trackers is not None:
         changes["trackers"] = tuple(trackers)
+    if schedules:
+        if other := [key for key in schedules if not isinstance(getattr(config.settings, key, None), Named)]:
+            raise ConfigError(f"schedules: {other[0]} of this run is no callable")
+        changes["algo_kwargs"] = {**config.algo_kwargs, **schedules}
     if config.compile is True and changes.get("device", config.device) == "cpu" and (missing := missing_toolchain()) is not None:
         # `auto` may have turned it on, on another machine
         warnings.warn(f"the run goes on without compiling, with other rounding: {missing}", RuntimeWarning, stacklevel=3)
@@ -295,8 +312,10 @@ def _policy(checkpoint: Checkpoint, device: str) -> Policy:
 
 def _exploration(config: TrainConfig) -> float:
     """The ε of a policy that is asked to explore, as training ended: a noisy network explores by its noise alone."""
-    noisy = getattr(config.settings, "noisy", False)
-    return 0.0 if noisy else float(getattr(config.settings, "epsilon_end", 0.0))
+    settings = config.settings
+    if isinstance(settings, ValueSettings) and not isinstance(settings.epsilon, Named):  # a callable may not be at hand here
+        return epsilon(settings, config.horizon)(config.horizon)
+    return 0.0 if getattr(settings, "noisy", False) else float(getattr(settings, "epsilon_end", 0.0))
 
 
 def _observation_normalizer(checkpoint: Checkpoint, shape: tuple[int, ...]) -> ObservationNormalizer | None:
