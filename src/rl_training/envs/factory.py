@@ -18,6 +18,8 @@ from rl_training.envs.episodes import FAILURES, ReplayableEpisodes, one_line
 from rl_training.envs.images import KEY as IMAGE_CHANNELS
 from rl_training.envs.images import Channels, is_image
 from rl_training.envs.memory import POPGYM_PREFIX, import_popgym  # importing it registers rl_training/TMaze-v0
+from rl_training.envs.minatar import PREFIX as MINATAR_PREFIX
+from rl_training.envs.minatar import register_games
 from rl_training.envs.normalize import ObservationNormalizer, RewardNormalizer
 from rl_training.envs.serial import SerialVectorEnv
 from rl_training.envs.spaces import require_spaces
@@ -101,6 +103,8 @@ def find_env(env_id: str) -> EnvSpec:
     module, _, name = env_id.rpartition(":")
     if name.startswith(POPGYM_PREFIX) or module == "popgym":
         import_popgym()
+    elif name.startswith(MINATAR_PREFIX) and not module:
+        register_games()
     elif module:
         try:
             importlib.import_module(module)

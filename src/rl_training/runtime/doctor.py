@@ -33,6 +33,7 @@ ENVIRONMENTS = {
     "rl_training/TMaze-v0": "this package",
     "LunarLander-v3": "extra box2d",
     "popgym:popgym-RepeatPreviousEasy-v0": "extra memory",
+    "MinAtar/Breakout-v1": "extra minatar",
     "ale_py:ALE/Pong-v5": "ale-py",
 }
 

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from rl_training.envs.factory import EnvSource, make_envs
+from rl_training.envs.minatar import conventions
 from rl_training.envs.spaces import describe_action_space, require_spaces
 from rl_training.envs.vector import VectorEnvs
 from rl_training.errors import CheckpointError, ConfigError, UserError
@@ -225,6 +226,8 @@ def prepare(config: TrainConfig, env: EnvSource | None) -> Setup:
     }
     if envs.action_masks is not None:
         notes["action_masks"] = "given by the environments"
+    if said := conventions(config.env_id, config.env_kwargs):
+        notes["environment"] = said
     if envs.image is not None:
         notes["observations"] = str(envs.image)
     if torso:
