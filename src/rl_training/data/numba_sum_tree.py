@@ -59,9 +59,9 @@ def _update(tree: Array, offsets: Array, indices: Array, priorities: Array, size
 
 
 @_compiled
-def _fill(tree: Array, offsets: Array, start: int, stop: int, priority: float, alpha: float, eps: float) -> None:
-    """Give the leaves `start … stop-1` one raw priority."""
-    tree[start:stop] = _leaf(priority, alpha, eps)
+def _set(tree: Array, offsets: Array, start: int, stop: int, leaf: float) -> None:
+    """Set the leaves `start … stop-1`."""
+    tree[start:stop] = leaf
     for level in range(1, offsets.shape[0]):
         for node in range(start >> (SHIFT * level), ((stop - 1) >> (SHIFT * level)) + 1):
             tree[offsets[level] + node] = _node_sum(tree, offsets[level - 1] + node * FANOUT)
@@ -111,7 +111,10 @@ class NumbaSumTree(SumTree):
     """The same tree: sums and draws are NumPy's to the last bit, leaves and weights up to a power's rounding."""
 
     def fill(self, start: int, stop: int, priority: float, alpha: float, eps: float) -> None:
-        _fill(self._tree, self._offsets, start, stop, priority, alpha, eps)
+        _set(self._tree, self._offsets, start, stop, _leaf(priority, alpha, eps))
+
+    def clear(self, start: int, stop: int) -> None:
+        _set(self._tree, self._offsets, start, stop, 0.0)
 
     def update(self, indices: Array, priorities: Array, size: int, alpha: float, eps: float) -> float:
         return _update(self._tree, self._offsets, indices, priorities, size, alpha, eps)

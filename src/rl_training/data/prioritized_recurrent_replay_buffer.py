@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from rl_training.data.frames import FrameLayout
 from rl_training.data.recurrent_replay_buffer import RecurrentReplayBuffer
 from rl_training.data.sampled_ring import Priorities, PrioritizedBuffer
 from rl_training.data.storage import Field
@@ -43,6 +44,7 @@ class PrioritizedRecurrentReplayBuffer(PrioritizedBuffer, RecurrentReplayBuffer)
         seed: int = 0,
         state_parts: int = 2,
         extra: Mapping[str, Field] | None = None,
+        frames: FrameLayout | None = None,
     ) -> None:
         super().__init__(
             capacity,
@@ -60,6 +62,7 @@ class PrioritizedRecurrentReplayBuffer(PrioritizedBuffer, RecurrentReplayBuffer)
             seed=seed,
             state_parts=state_parts,
             extra=extra,
+            frames=frames,
             _priorities=Priorities(alpha, priority_eps),
         )
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from rl_training.data.frames import FrameLayout
 from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.data.sampled_ring import Priorities, PrioritizedBuffer
 from rl_training.data.storage import Field
@@ -39,11 +40,12 @@ class PrioritizedReplayBuffer(PrioritizedBuffer, ReplayBuffer):
         priority_eps: float = 1e-6,
         action_dtype: Any = torch.int64,
         extra: Mapping[str, Field] | None = None,
+        frames: FrameLayout | None = None,
     ) -> None:
         priorities = Priorities(alpha, priority_eps)
-        options: dict[str, Any] = {"action_dtype": action_dtype, "extra": extra, "_priorities": priorities}
+        options: dict[str, Any] = {"action_dtype": action_dtype, "extra": extra, "frames": frames, "_priorities": priorities}
         super().__init__(capacity, obs_shape, action_shape, obs_dtype, device, seed, **options)
 
     def sample(self, batch_size: int, beta: float | Tensor = 0.4, *, packed: bool = False) -> Batch:
         """`ReplayBuffer.sample` + `indices` [B] int64 and `weights` [B] float32 = (N·P(i))^−β over their maximum in the batch."""
-        return self._ring.sample(batch_size, beta, packed=packed)
+        return self._whole(self._ring.sample(batch_size, beta, packed=packed))

@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rl_training.data.framed_ring import NAMES_FRAMES, ROW, FramedRing
+from rl_training.data.frames import FrameLayout
 from rl_training.data.sampled_ring import Priorities, SampledBuffer, SampledRing
 from rl_training.data.sequences import ChunkAssembler, ChunkLayout
 from rl_training.data.storage import Field, as_array, as_torch_dtype
@@ -30,6 +32,9 @@ class RecurrentReplayBuffer(SampledBuffer):
 
     Chunks come finished (`add_items`), made by a `ChunkAssembler` such as `make_assembler` gives; `add` has one of its own.
     extra: further fields of a step, stored and sampled under their names (see `Step`).
+
+    frames: an observation is a stack of frames, each of which is stored once (frames.py), so chunks that overlap share theirs. They name
+    them by their ids and bring those that are new; a batch is as if whole stacks had been stored.
     """
 
     def __init__(
@@ -50,6 +55,7 @@ class RecurrentReplayBuffer(SampledBuffer):
         seed: int = 0,
         state_parts: int = 2,
         extra: Mapping[str, Field] | None = None,
+        frames: FrameLayout | None = None,
         _priorities: Priorities | None = None,
     ) -> None:
         if num_envs < 1:
@@ -59,9 +65,10 @@ class RecurrentReplayBuffer(SampledBuffer):
         if not 1 <= state_parts <= len(STATE_NAMES):  # a batch has no names for more
             raise ValueError(f"state_parts must lie in 1 … {len(STATE_NAMES)}, got {state_parts}")
         self.layout = ChunkLayout(sequence_length, burn_in, sequence_overlap)
-        self._obs, self._actions = (
+        whole, self._actions = (
             Field(tuple(shape), as_torch_dtype(dtype)) for shape, dtype in ((obs_shape, obs_dtype), (action_shape, action_dtype))
         )
+        self._obs = whole if frames is None else ROW
         self._state_shape = (state_parts, num_layers, hidden_size)
         self.extra = dict(extra or {})
         of_steps = {"rewards": Field((), torch.float32), "actions": self._actions, "dones": Field((), torch.uint8), **self.extra}
@@ -70,7 +77,14 @@ class RecurrentReplayBuffer(SampledBuffer):
         fields["initial_state"] = Field(self._state_shape, torch.float32)
         # valid steps are the slots begin … end-1; start_slot -1: the episode began before
         fields |= dict.fromkeys(("begin", "end", "start_slot"), Field((), torch.int64))
-        self._ring = SampledRing(capacity // sequence_length, fields, device=device, seed=seed, priorities=_priorities)
+        chunks = capacity // sequence_length
+        how: dict[str, Any] = {"device": device, "seed": seed, "priorities": _priorities}
+        self._framed: FramedRing | None = None
+        if frames is not None:
+            # A chunk brings a stride of new frames; those that are open hold more than their share.
+            held = frames.capacity(chunks * self.layout.stride) + num_envs * (sequence_length + 1)
+            self._framed = FramedRing(chunks, fields, obs=whole, stack=frames.stack, num_frames=held, **how)
+        self._ring = SampledRing(chunks, fields, **how) if self._framed is None else self._framed
         self._assembler: ChunkAssembler | None = None  # of `add`
         self.capacity, self.num_envs = capacity, num_envs
         self._time = torch.arange(sequence_length, device=self.device)[:, None]
@@ -80,12 +94,17 @@ class RecurrentReplayBuffer(SampledBuffer):
     def num_transitions(self) -> int:
         """Steps in stored chunks, and in those that `add` has open; a step that several chunks share counts in each."""
         storage = self._ring.storage
-        still_open = 0 if self._assembler is None else self._assembler.num_open
-        return int((storage.values("end") - storage.values("begin")).sum()) + still_open
+        steps = storage.values("end") - storage.values("begin")
+        if self._framed is not None:
+            steps = steps[torch.from_numpy(self._framed.live_slots()).to(steps.device)]
+        return int(steps.sum()) + (0 if self._assembler is None else self._assembler.num_open)
 
     @property
     def bytes_per_transition(self) -> float:
-        """Of a full chunk: see the class's text."""
+        """Of a full chunk: see the class's text. Where frames are stored once: all that is allocated, per environment step that the chunks
+        cover; those that overlap hold it several times."""
+        if self._framed is not None:
+            return self._ring.all_bytes / (self._ring.storage.capacity * self.layout.stride)
         return (self._ring.storage.row_bytes + 8 * self._ring.prioritized) / self.layout.length
 
     def make_assembler(self, num_envs: int | None = None, *, priorities: bool = False, priority_eta: float = 0.9) -> ChunkAssembler:
@@ -101,7 +120,9 @@ class RecurrentReplayBuffer(SampledBuffer):
 
     def add_items(self, items: Items) -> None:
         """Finished chunks (see `ChunkAssembler`; {}: none), oldest first. They are copied."""
-        if items:
+        if self._framed is not None:
+            items = self._framed.take_frames(items)
+        if "end" in items and len(items["end"]):
             self._ring.add(items, len(items["end"]))
 
     def add(
@@ -119,6 +140,8 @@ class RecurrentReplayBuffer(SampledBuffer):
         initial_state: (h, c) or (h,), each [layers, H] or [layers, 1, H], the network's *before* it saw `obs`.
         `dones` (termination) and `truncated` end the episode and close its chunk.
         """
+        if self._framed is not None:
+            raise TypeError(NAMES_FRAMES)
         if not 0 <= env_index < self.num_envs:
             raise IndexError(f"env_index must lie in 0 … {self.num_envs - 1}, got {env_index}")
         _, layers, hidden = self._state_shape
@@ -150,6 +173,8 @@ class RecurrentReplayBuffer(SampledBuffer):
 
     def _time_first(self, batch: Batch) -> Batch:
         obs, state = batch.pop("obs").transpose(0, 1), batch.pop("initial_state")
+        if self._framed is not None:
+            obs = self._framed.frames.stacks(obs)
         _, end, start_slot = (batch.pop(name) for name in ("begin", "end", "start_slot"))
         for name in ("actions", "rewards", *self.extra):
             batch[name] = batch[name].transpose(0, 1)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from rl_training.data.framed_ring import ROW, FramedRing
+from rl_training.data.frames import FrameLayout
 from rl_training.data.sampled_ring import Priorities, SampledBuffer, SampledRing
 from rl_training.data.storage import Field, as_array, as_torch_dtype
 
@@ -21,6 +23,10 @@ class ReplayBuffer(SampledBuffer):
     Holds `obs` and `next_obs` `[*obs_shape]`, `actions` `[*action_shape]`, `rewards`, `dones` (termination only) and, where they
     are given, `discounts` (γ^k·(1−terminated)): with every transition or with none. extra: further fields, stored and sampled under their
     names (`next_action_masks` for one; see `Step`).
+
+    frames: an observation is a stack of frames, each of which is stored once (frames.py). Items then name them by their ids and bring
+    those that are new (`add_items`); a batch is as if whole stacks had been stored. Episodes shorter than `frames.SHORT` steps on
+    average need more frames than there are, and the oldest transitions leave early.
     """
 
     packs = True
@@ -41,20 +47,32 @@ class ReplayBuffer(SampledBuffer):
         *,
         action_dtype: Any = torch.int64,
         extra: Mapping[str, Field] | None = None,
+        frames: FrameLayout | None = None,
         _priorities: Priorities | None = None,
     ) -> None:
-        obs = Field(tuple(obs_shape), as_torch_dtype(obs_dtype))
-        scalar = Field((), torch.float32)
+        whole = Field(tuple(obs_shape), as_torch_dtype(obs_dtype))
+        obs, scalar = whole if frames is None else ROW, Field((), torch.float32)
         fields = {"obs": obs, "next_obs": obs, "rewards": scalar, "dones": scalar, "discounts": scalar}
         fields["actions"] = Field(tuple(action_shape), as_torch_dtype(action_dtype))
         self.extra = dict(extra or {})
-        self._ring = SampledRing(capacity, fields | self.extra, device=device, seed=seed, priorities=_priorities)
+        how: dict[str, Any] = {"device": device, "seed": seed, "priorities": _priorities}
+        self._framed: FramedRing | None = None
+        if frames is not None:
+            self.packs = False
+            held = frames.capacity(capacity)
+            self._framed = FramedRing(capacity, fields | self.extra, obs=whole, stack=frames.stack, num_frames=held, **how)
+        self._ring = SampledRing(capacity, fields | self.extra, **how) if self._framed is None else self._framed
         self._has_discounts: bool | None = None  # fixed by the first transition
         self.capacity = capacity
 
     @property
     def num_transitions(self) -> int:
         return len(self)
+
+    @property
+    def bytes_per_transition(self) -> float:
+        """What is allocated, for each transition: with its priority and, where frames are stored once, with them."""
+        return self._ring.all_bytes / self.capacity
 
     def add(self, **transition: Any) -> None:
         """One transition: `add_batch` without the leading axis."""
@@ -69,6 +87,10 @@ class ReplayBuffer(SampledBuffer):
 
     def add_items(self, items: Items) -> None:
         """Finished transitions, oldest first. They are copied; what this buffer does not hold is passed over."""
+        if self._framed is not None:
+            items = self._framed.take_frames(items)
+            if "rewards" not in items:  # frames alone
+                return
         rewards = items["rewards"]
         count = len(rewards)
         if count == 0:
@@ -87,7 +109,15 @@ class ReplayBuffer(SampledBuffer):
 
         packed: as rows, of which `unpack` makes these; for a compiled update, which unpacks them itself. `beta` says nothing here.
         """
-        return self._ring.sample(batch_size, beta, packed=packed)
+        return self._whole(self._ring.sample(batch_size, beta, packed=packed))
+
+    def _whole(self, batch: Batch) -> Batch:
+        """A batch with stacks in the place of the rows that stand for them."""
+        if self._framed is not None:
+            both = self._framed.frames.stacks(torch.cat([batch["obs"], batch["next_obs"]]))  # one gather
+            size = len(both) // 2
+            batch["obs"], batch["next_obs"] = both[:size], both[size:]
+        return batch
 
     def expect_discounts(self) -> None:
         """Every transition will bring its discount. Said before the first one, it has a saved state of others refused when it is loaded."""

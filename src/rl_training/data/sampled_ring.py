@@ -27,12 +27,20 @@ class SampledRing:
     """A ring of items, drawn uniformly or (with `priorities`) in proportion to priority."""
 
     def __init__(
-        self, capacity: int, fields: Mapping[str, Field], *, device: str | torch.device, seed: int, priorities: Priorities | None
+        self,
+        capacity: int,
+        fields: Mapping[str, Field],
+        *,
+        device: str | torch.device,
+        seed: int,
+        priorities: Priorities | None,
+        reserve: int = 0,
     ) -> None:
+        """reserve: bytes that the caller will allocate beside it, for the memory check."""
         on_cpu = uses_numpy(torch.device(device))
         # a tree has a seventh more nodes than leaves; the flat sampler holds priorities and their cumulative sum
-        reserve = 0 if priorities is None else (8 * capacity * 8 // 7 if on_cpu else 16 * capacity)
-        self.storage = RingStorage(capacity, fields, device, reserve=reserve)
+        self._sampler_bytes = 0 if priorities is None else (8 * capacity * 8 // 7 if on_cpu else 16 * capacity)
+        self.storage = RingStorage(capacity, fields, device, reserve=reserve + self._sampler_bytes)
         self.prioritized = priorities is not None
         self.sampler: Sampler
         if priorities is None:
@@ -43,6 +51,20 @@ class SampledRing:
             self.sampler = SumTreeSampler(capacity, alpha=priorities.alpha, eps=priorities.eps, seed=seed)
         else:
             self.sampler = FlatSampler(capacity, alpha=priorities.alpha, eps=priorities.eps, seed=seed, device=self.storage.device)
+
+    def __len__(self) -> int:
+        """Items that can be drawn."""
+        return self.storage.size
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes allocated for items."""
+        return self.storage.nbytes
+
+    @property
+    def all_bytes(self) -> int:
+        """`nbytes`, and what sampling by priority takes."""
+        return self.nbytes + self._sampler_bytes
 
     @property
     def priorities(self) -> Priorities:
@@ -100,7 +122,7 @@ class SampledBuffer:
 
     def __len__(self) -> int:
         """Items held: transitions or chunks."""
-        return self._ring.storage.size
+        return len(self._ring)
 
     @property
     def device(self) -> torch.device:
@@ -109,7 +131,7 @@ class SampledBuffer:
     @property
     def nbytes(self) -> int:
         """Bytes allocated for items."""
-        return self._ring.storage.nbytes
+        return self._ring.nbytes
 
     @property
     def generator(self) -> Generator:

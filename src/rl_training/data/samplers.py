@@ -39,6 +39,10 @@ class Sampler(Protocol):
         """Slots [B], with replacement, and what the batch carries about the draw: if not uniform, `indices` and `weights` [B]."""
         ...
 
+    def clear(self, start: int, stop: int) -> None:
+        """The items in slots `start … stop-1` are gone: they are never drawn."""
+        ...
+
     def update(self, indices: Any, priorities: Any, size: int) -> None:
         """Raw priorities [B] for the slots [B]."""
         ...
@@ -63,6 +67,9 @@ class UniformSampler:
             slots: Array = (self.generator.random(batch_size) * size).astype(np.int64)
             return slots, {}
         return (torch.rand(batch_size, generator=self.generator, device=self.generator.device, dtype=torch.float64) * size).long(), {}
+
+    def clear(self, start: int, stop: int) -> None:
+        pass  # whoever drops items says among how many is drawn
 
     def update(self, indices: Any, priorities: Any, size: int) -> None:
         raise TypeError("a uniform buffer has no priorities")
@@ -92,6 +99,9 @@ class SumTreeSampler:
             self.tree.fill(start, stop, self.max_priority, self.alpha, self.eps)
         else:
             self.update(np.arange(start, stop), priorities, stop)
+
+    def clear(self, start: int, stop: int) -> None:
+        self.tree.clear(start, stop)
 
     def sample(self, batch_size: int, size: int | Tensor, beta: float | Tensor) -> tuple[Array | Tensor, Batch]:
         slots, weights = self.tree.sample(self.generator.random(batch_size), float(beta))
@@ -132,11 +142,16 @@ class SumTreeSampler:
         load_generator_state(self.generator, state["generator"])
 
 
-def require_priorities(state: State, size: int) -> None:
-    """Raises ValueError unless `size` items can be drawn by a saved sampler's priorities: the kernels do not look."""
+def require_priorities(state: State, size: int, live: Array | None = None) -> None:
+    """Raises ValueError unless `size` items can be drawn by a saved sampler's priorities: the kernels do not look.
+
+    live: [size] bool, those that are still there (all, unless given); the others must have none.
+    """
     leaves = as_array(state["priorities"])
-    if leaves.shape != (size,) or not ((leaves >= MIN_LEAF) & (leaves <= MAX_LEAF)).all():
-        raise ValueError(f"the saved priorities are not {size:,} numbers from {MIN_LEAF} to {MAX_LEAF}")
+    in_use = np.ones(size, bool) if live is None else live
+    if leaves.shape != (size,) or not np.where(in_use, (leaves >= MIN_LEAF) & (leaves <= MAX_LEAF), leaves == 0).all():
+        gone = "" if in_use.all() else ", or 0 where the item is gone"
+        raise ValueError(f"the saved priorities are not {size:,} numbers from {MIN_LEAF} to {MAX_LEAF}{gone}")
     for name in ("alpha", "eps", "max_priority"):
         if not 0 <= float(state[name]) < np.inf:
             raise ValueError(f"the saved {name} is {state[name]}")
@@ -172,6 +187,9 @@ class FlatSampler:
         else:
             self.update(torch.arange(start, stop), priorities, stop)
 
+    def clear(self, start: int, stop: int) -> None:
+        self.priorities[start:stop] = 0.0
+
     def sample(self, batch_size: int, size: int | Tensor, beta: float | Tensor) -> tuple[Array | Tensor, Batch]:
         device = self.priorities.device
         sums = self.priorities.cumsum(0)
@@ -186,15 +204,18 @@ class FlatSampler:
         drawn = self.priorities[indices]
         return indices, {"indices": indices, "weights": ((drawn.min() / drawn) ** beta).float()}
 
-    def update(self, indices: Any, priorities: Any, size: int) -> None:
+    def update(self, indices: Any, priorities: Any, size: int, live: Tensor | None = None) -> None:
+        """live: [B] bool, False where the item is gone and stays so."""
         device = self.priorities.device
         slots = torch.as_tensor(indices, device=device)
         # no host check here: what is not finite counts as 0 rather than spoil every sum
         raw = torch.as_tensor(priorities, device=device).detach().double().abs().nan_to_num(0.0, 0.0, 0.0)
+        if live is not None:
+            raw = raw * live
         # The largest one so far rides along, so that its leaf comes out of the same few operations as the batch's.
         raw = torch.cat([raw, self.max_priority.view(1)])
         leaves = self._leaf(raw)
-        self.priorities[slots] = leaves[:-1]
+        self.priorities[slots] = leaves[:-1] if live is None else leaves[:-1] * live
         torch.amax(raw, 0, out=self.max_priority)
         torch.amax(leaves, 0, out=self._of_new)
 

@@ -65,15 +65,15 @@ class RingStorage:
         self.size = 0
         self.row_bytes, self._groups = self._lay_out()
         require_memory(self.nbytes + reserve, device=str(self.device), what=f"a replay buffer of {capacity:,} items")
-        self._on_cpu = uses_numpy(self.device)
+        self.on_cpu = uses_numpy(self.device)
         shape = (capacity, self.row_bytes // 8)
-        self._table = torch.from_numpy(np.zeros(shape, np.int64)) if self._on_cpu else torch.zeros(shape, dtype=torch.int64, device=device)
+        self._table = torch.from_numpy(np.zeros(shape, np.int64)) if self.on_cpu else torch.zeros(shape, dtype=torch.int64, device=device)
         self._size_tensor = torch.zeros((), dtype=torch.int64, device=self.device)
         self._shapes: dict[int, dict[str, tuple[int, ...]]] = {}  # by number of items: what `add` expects
         # the same memory, for NumPy
-        self._host = self._table.numpy() if self._on_cpu else np.empty((0, 0), np.int64)
-        self._host_columns = list(_host_columns(self._groups, self._host).items()) if self._on_cpu else []
-        self._staging = None if self._on_cpu else _Staging(self._groups, self.row_bytes, self.device)
+        self._host = self._table.numpy() if self.on_cpu else np.empty((0, 0), np.int64)
+        self._host_columns = list(_host_columns(self._groups, self._host).items()) if self.on_cpu else []
+        self._staging = None if self.on_cpu else _PackedStaging(self._groups, self.row_bytes, self.device)
         self._reads = self._groups
 
     def _lay_out(self) -> tuple[int, list[_Group]]:
@@ -103,7 +103,7 @@ class RingStorage:
     @property
     def live_size(self) -> int | Tensor:
         """`size`; off the CPU as a tensor on the device, which sampling in a CUDA graph reads without asking the host."""
-        return self.size if self._on_cpu else self._size_tensor
+        return self.size if self.on_cpu else self._size_tensor
 
     def add(self, values: Mapping[str, Array], count: int) -> int:
         """Write `count` items (`values[name]`: `[count, *shape]`, at most `capacity`) and return the slot of the first.
@@ -128,7 +128,7 @@ class RingStorage:
         self.position = stop % self.capacity
         if self.size < self.capacity:
             self.size = min(stop, self.capacity)
-            if not self._on_cpu:
+            if not self.on_cpu:
                 self._size_tensor.fill_(self.size)
         return start
 
@@ -137,7 +137,7 @@ class RingStorage:
         self.position = (self.position + count) % self.capacity
 
     def _write(self, values: Mapping[str, Array], start: int, stop: int) -> None:
-        if self._on_cpu:
+        if self.on_cpu:
             for name, column in self._host_columns:
                 column[start:stop] = values[name]
             return
@@ -149,7 +149,7 @@ class RingStorage:
 
         indices: [B], an array or a tensor on the device.
         """
-        if self._on_cpu:
+        if self.on_cpu:
             rows, from_numpy = self._host.take(indices, 0), torch.from_numpy
             for _, numpy_dtype, columns, _ in self._reads:
                 part = rows if numpy_dtype is _WORD else rows.view(numpy_dtype)
@@ -166,7 +166,7 @@ class RingStorage:
 
         A function that is compiled takes them as they are and finds the fields itself (`unpack`), at no cost.
         """
-        if self._on_cpu:
+        if self.on_cpu:
             rows = self._host.take(indices, 0)
             for _, numpy_dtype, _, name in self._reads:
                 batch[name] = torch.from_numpy(rows if numpy_dtype is _WORD else rows.view(numpy_dtype))
@@ -216,35 +216,51 @@ def uses_numpy(device: torch.device) -> bool:
     return device.type == "cpu"
 
 
-class _Staging:
-    """Packed rows on their way to the device: page-locked, so that a copy from them does not wait for what the device is doing.
+class Staging:
+    """Rows of words on their way to the device: page-locked, so that a copy from them does not wait for what the device is doing.
 
     Rows are handed out one after the other; only when they start over must the copies from them be done.
     """
 
     BYTES = 1 << 22
 
-    def __init__(self, groups: list[_Group], row_bytes: int, device: torch.device) -> None:
-        self._groups, self._words, self._device = groups, row_bytes // 8, device
-        self._allocate(max(1, self.BYTES // row_bytes))
+    def __init__(self, words: int, device: torch.device) -> None:
+        self._words, self._device = words, device
+        self._allocate(max(1, self.BYTES // (8 * words)))
 
     def _allocate(self, rows: int) -> None:
-        self._rows = torch.zeros((rows, self._words), dtype=torch.int64, pin_memory=self._device.type == "cuda")
-        self._columns = list(_host_columns(self._groups, self._rows.numpy()).items())
+        self.rows = torch.zeros((rows, self._words), dtype=torch.int64, pin_memory=self._device.type == "cuda")
         self._next = 0
 
-    def pack(self, values: Mapping[str, Array], count: int) -> Tensor:
-        """The items as rows [count, words]; theirs until the staging has gone around."""
-        if self._next + count > len(self._rows):
+    def reserve(self, count: int) -> slice:
+        """So many of the rows, which are the caller's until the staging has gone around."""
+        if self._next + count > len(self.rows):
             if self._device.type == "cuda":
                 torch.cuda.current_stream(self._device).synchronize()
             self._next = 0
-            if count > len(self._rows):
+            if count > len(self.rows):
                 self._allocate(count)
-        begin, self._next = self._next, self._next + count
+        self._next += count
+        return slice(self._next - count, self._next)
+
+
+class _PackedStaging(Staging):
+    """Items on their way to the device."""
+
+    def __init__(self, groups: list[_Group], row_bytes: int, device: torch.device) -> None:
+        self._groups = groups
+        super().__init__(row_bytes // 8, device)
+
+    def _allocate(self, rows: int) -> None:
+        super()._allocate(rows)
+        self._columns = list(_host_columns(self._groups, self.rows.numpy()).items())
+
+    def pack(self, values: Mapping[str, Array], count: int) -> Tensor:
+        """The items as rows [count, words]."""
+        taken = self.reserve(count)
         for name, column in self._columns:
-            column[begin : self._next] = values[name]
-        return self._rows[begin : self._next]
+            column[taken] = values[name]
+        return self.rows[taken]
 
 
 def _host_columns(groups: list[_Group], rows: Array) -> dict[str, Array]:

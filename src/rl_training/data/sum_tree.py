@@ -58,9 +58,11 @@ class SumTree:
 
     def fill(self, start: int, stop: int, priority: float, alpha: float, eps: float) -> None:
         """Give the leaves `start … stop-1` one raw priority."""
-        self._tree[start:stop] = _leaves(np.float64(priority), alpha, eps)
-        for level in range(1, len(self._offsets)):
-            self._add_up(level, np.arange(start >> (SHIFT * level), ((stop - 1) >> (SHIFT * level)) + 1))
+        self._set(start, stop, _leaves(np.float64(priority), alpha, eps))
+
+    def clear(self, start: int, stop: int) -> None:
+        """Empty the leaves `start … stop-1`."""
+        self._set(start, stop, 0.0)
 
     def update(self, indices: Array, priorities: Array, size: int, alpha: float, eps: float) -> float:
         """Set leaves from raw priorities [B]; indices: [B] int64 below `size`. Returns the largest |priority|, or -1 (nothing changed) if
@@ -92,6 +94,11 @@ class SumTree:
         # (N·P_i)^-β / max_j (N·P_j)^-β = (min_j p_j / p_i)^β: N and the total cancel. 1e-37 is float32's smallest normal number.
         ratio = np.maximum(drawn.min() / drawn, 1e-37).astype(np.float32)
         return indices, np.exp(np.float32(beta) * np.log(ratio))
+
+    def _set(self, start: int, stop: int, leaf: Any) -> None:
+        self._tree[start:stop] = leaf
+        for level in range(1, len(self._offsets)):
+            self._add_up(level, np.arange(start >> (SHIFT * level), ((stop - 1) >> (SHIFT * level)) + 1))
 
     def _children(self, level: int, nodes: Array) -> Array:
         """The children [n, 8] that `nodes` of the level above have on this one."""
