@@ -45,11 +45,29 @@ def test_threads(monkeypatch: pytest.MonkeyPatch, facts: Facts, threads: str) ->
     assert resolved(facts, device="cpu").threads.value == ("1" if facts is MLP else "8")
 
 
-@pytest.mark.parametrize(("facts", "precision"), [(MLP, "highest"), (LARGE, "highest"), (RECURRENT, "high"), (IMAGES, "high")])
+@pytest.mark.parametrize(("facts", "precision"), [(MLP, "float32"), (LARGE, "float32"), (RECURRENT, "tf32"), (IMAGES, "tf32")])
 def test_tf32_is_for_what_cudnn_computes_so_anyway(monkeypatch: pytest.MonkeyPatch, facts: Facts, precision: str) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert resolved(facts, device="cuda").precision.value == precision
-    assert resolved(facts, device="cpu").precision.value == "highest"
+    assert resolved(facts, device="cpu").precision.value == "float32"
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: True)
+    for asked in ("float32", "tf32", "bf16"):
+        assert resolved(facts, device="cuda", precision=asked).precision == (asked, "as configured")
+
+
+@pytest.mark.parametrize("asked", ["tf32", "bf16"])
+def test_what_only_a_gpu_computes_in_is_refused_on_the_cpu(asked: str) -> None:
+    with pytest.raises(ConfigError, match=f"precision: {asked} is a GPU's, and this run computes on cpu; use auto or float32"):
+        resolved(IMAGES, device="cpu", precision=asked)
+    assert resolved(IMAGES, device="cpu", precision="float32").precision == ("float32", "as configured")
+
+
+def test_a_gpu_without_bfloat16_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: False)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "an old one")
+    with pytest.raises(ConfigError, match="bf16 cannot be had on an old one"):
+        resolved(IMAGES, device="cuda", precision="bf16")
 
 
 def test_convolutions_and_cores_are_not_compiled_unasked() -> None:
@@ -89,7 +107,7 @@ def test_a_network_is_built_once_and_closes_its_environments_where_it_cannot_be(
     before = torch.get_rng_state()
     first, second = (trainer_setup.prepare(config_of("dqn"), None) for _ in range(2))
     assert len(built) == 2 and torch.equal(built[0], built[1]) and torch.equal(before, torch.get_rng_state())
-    assert first.network is not second.network and first.notes["precision"] == "highest (float32)"
+    assert first.network is not second.network and first.notes["precision"] == "float32 (what parameters and losses are held in)"
     closed: list[bool] = []
     monkeypatch.setattr("rl_training.envs.vector.VectorEnvs.close", lambda self: closed.append(True))
     with pytest.raises(RuntimeError, match="no such network"):

@@ -184,7 +184,7 @@ def test_staging_hands_out_rows_that_arrive_whole() -> None:
 
 def test_updates_are_graphed_on_cuda_only(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[torch.device] = []
-    monkeypatch.setattr("rl_training.speed.graphs.GraphedUpdates", lambda *parts: made.append(parts[-1]) or "graphed")
+    monkeypatch.setattr("rl_training.speed.graphs.GraphedUpdates", lambda *parts: made.append(parts[4]) or "graphed")
     parts = parts_of("dqn")
     cuda = torch.device("cuda")
     silent: Any = lambda what, text: None  # noqa: E731

@@ -134,6 +134,7 @@ class TrainConfig(BaseModel):
     vectorization: Literal["auto", "sync", "async", "native"] = "auto"
     compile: Literal["auto"] | bool = "auto"
     threads: Literal["auto"] | int = "auto"
+    precision: Literal["auto", "float32", "tf32", "bf16"] = "auto"
     trackers: Annotated[tuple[Any, ...], BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)] = ()
     schedule_timesteps: Count | None = None
     """The total that ε, β and learning rate run over, where it is not `total_timesteps`: a resumed run moves its end, not its schedules."""

@@ -77,6 +77,7 @@ _DESCRIPTIONS = {
     "vectorization": "auto, sync and async resume exactly; native restarts its episodes on resume.",
     "compile": "Whether updates are compiled; auto: where the run is long enough to pay for it.",
     "threads": "Torch's threads; auto: 1 for MLPs.",
+    "precision": "What a GPU computes a network's passes in; auto: tf32 for convolutions and recurrent cores, else float32.",
     "schedule_timesteps": "What schedules run over, where it is not total_timesteps: a resumed run sets it.",
     "trackers": "wandb, mlflow, or {name: {argument: value}}.",
 }

@@ -19,6 +19,7 @@ from rl_training.models.image_torsos import ImageTorso
 from rl_training.models.layers import Stream
 from rl_training.models.mlp_layers import ACTIVATIONS, ActivationName
 from rl_training.models.network import CoreState, Facts, Role, facts_of
+from rl_training.models.precision import MixedPrecision
 from rl_training.models.torsos import MLPTorso
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class ActorCriticHeads(nn.Module):
         return out if self.log_std is None else torch.cat([out, self.log_std.expand_as(out)], -1)
 
 
-class ActorCritic(nn.Module, ABC):
+class ActorCritic(MixedPrecision, ABC):
     """obs → the policy's outputs [..., P] (see distributions.py) and values [...]."""
 
     distribution: Distribution
@@ -114,10 +115,14 @@ class FeedForwardActorCritic(ActorCritic):
         self.encoder, self.heads, self.distribution = encoder, heads, heads.distribution
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        return self.heads.forward(self.encoder.forward(obs))
+        with self.computing(obs.device):
+            outputs, values = self.heads.forward(self.encoder.forward(obs))
+        return outputs.float(), values.float()
 
     def step(self, obs: Tensor, state: CoreState, episode_starts: Tensor, draws: Draws = NO_DRAWS) -> tuple[Tensor, CoreState]:
-        return self.heads.outputs(self.encoder.forward(obs)), state
+        with self.computing(obs.device):
+            outputs = self.heads.outputs(self.encoder.forward(obs))
+        return outputs.float(), state
 
 
 class MLPActorCritic(FeedForwardActorCritic):

@@ -20,8 +20,8 @@ from rl_training.models.torsos import Torso
 class ImageTorso(Torso):
     """`layers` over images of `obs_shape` [C, H, W], flattened. `smallest` is the shorter side it needs.
 
-    `channels_last` and `compiled` are for whoever makes it fast (runtime/devices.py, speed/): another layout of the same numbers, and
-    another way to call `encode`.
+    `input_dtype`, `channels_last` and `compiled` are for whoever makes it fast (runtime/devices.py, speed/): what the bytes become, another
+    layout of the same numbers, and another way to call `encode`.
     """
 
     name = "image"
@@ -32,7 +32,7 @@ class ImageTorso(Torso):
         self.layers, self.high = layers, high
         with torch.no_grad():
             self.out_dim = self.layers(torch.zeros(1, *obs_shape)).flatten(1).shape[1]
-        self.channels_last = False
+        self.channels_last, self.input_dtype = False, torch.float32
         self.compiled: Callable[[Tensor], Tensor] | None = None
 
     @classmethod
@@ -52,18 +52,13 @@ class ImageTorso(Torso):
     def encode(self, obs: Tensor) -> Tensor:
         if self.channels_last:
             obs = obs.contiguous(memory_format=torch.channels_last)  # as bytes: the least to move
-        x = obs if obs.is_floating_point() else obs.to(_compute_dtype(obs.device))
+        x = obs if obs.is_floating_point() else obs.to(self.input_dtype)  # whole numbers up to 256 are exact in bfloat16 too
         if self.high != 1:
             x = x / self.high
         return self.layers(x).flatten(1)  # type: ignore[no-any-return]  # a module's call is untyped
 
     def forward(self, obs: Tensor) -> Tensor:
         return self.encode(obs) if self.compiled is None else self.compiled(obs)
-
-
-def _compute_dtype(device: torch.device) -> torch.dtype:
-    """What the convolutions compute in: bytes go straight there. Whole numbers up to 256 are exact in bfloat16 too."""
-    return torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else torch.get_default_dtype()
 
 
 class NatureTorso(ImageTorso):

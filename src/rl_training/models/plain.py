@@ -23,8 +23,9 @@ class PlainQNetwork(QNetwork):
         super().__init__(module, QValues())
 
     def forward(self, obs: Tensor, draws: Draws = NO_DRAWS) -> Tensor:
-        out: Tensor = self.torso(obs if obs.is_floating_point() else obs.float())
-        return out
+        with self.computing(obs.device):
+            out: Tensor = self.torso(obs if obs.is_floating_point() else obs.float())
+        return out.float()
 
     @torch.no_grad()
     def require_actions(self, obs_shape: Sequence[int], num_actions: int) -> None:

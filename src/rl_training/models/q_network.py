@@ -12,6 +12,7 @@ from rl_training.models.heads import NO_DRAWS, Draws, Head, ScalarHead
 from rl_training.models.layers import factorised_noise
 from rl_training.models.mlp_layers import linear_stack
 from rl_training.models.network import CoreState, Facts, Role, facts_of
+from rl_training.models.precision import MixedPrecision
 from rl_training.models.torsos import MLPTorso
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def epsilon_greedy(q_values: Tensor, epsilon: float | Tensor, generator: torch.G
     return torch.where(explore, uniform, greedy)
 
 
-class Drawing(nn.Module):
+class Drawing(MixedPrecision):
     """What feed-forward and recurrent networks share: a head, and the randomness a forward pass needs."""
 
     head: Head
@@ -63,8 +64,14 @@ class QNetwork(Drawing):
         self.stack = None if lower is None or upper is None else (*lower, *upper)
 
     def forward(self, obs: Tensor, draws: Draws = NO_DRAWS) -> Tensor:
+        if self.compute_dtype is not None:
+            with self.computing(obs.device):
+                return self._outputs(obs, draws).float()
         if self.stack is not None:
             return linear_stack(obs if obs.is_floating_point() else obs.float(), self.stack, activate_last=False)
+        return self._outputs(obs, draws)
+
+    def _outputs(self, obs: Tensor, draws: Draws) -> Tensor:
         # `.forward`, not a call: at this size the calls of nested modules show in the pass. Hooks belong on the whole network.
         out: Tensor = self.head.forward(self.torso.forward(obs), draws)
         return out

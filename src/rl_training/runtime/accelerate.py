@@ -8,6 +8,7 @@ when it is used.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import sys
@@ -25,7 +26,7 @@ from rl_training.errors import ConfigError
 from rl_training.resources import speed_is_on
 from rl_training.runtime.actor import Actor
 from rl_training.runtime.off_policy import SampledUpdates, Updates
-from rl_training.types import UpdateResult
+from rl_training.types import Batch, UpdateResult
 
 Say = Callable[[str, str], None]
 """(what, text): what is going on, for the progress line and the run's metadata."""
@@ -129,18 +130,36 @@ def accelerate_updates(
     device: torch.device,
     compile: bool,
     say: Say,
+    planned_updates: int = 0,
     compiling: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Updates:
     """The same updates in the fastest form there is for the device; `compile` as `resolve_compile` decided. `compiling` is held while
-    something is compiled."""
+    something is compiled. planned_updates: with enough of them convolutions are compiled for a GPU too."""
     accelerate_learner(updates.learner)
     if not compile or not speed_is_on():
         return updates
     if device.type == "cuda":
         from rl_training.speed.graphs import GraphedUpdates
 
-        return GraphedUpdates(updates.learner, updates.replay, updates.batch_size, updates.beta, device)
+        prepare = _torso_compiler(updates.learner, say, compiling) if planned_updates >= BREAK_EVEN_UPDATES else None
+        return GraphedUpdates(updates.learner, updates.replay, updates.batch_size, updates.beta, device, prepare)
     return CompilingUpdates(updates, say, compiling)
+
+
+def _torso_compiler(learner: QLearner, say: Say, compiling: Callable[[], AbstractContextManager[None]]) -> Callable[[Batch], None] | None:
+    """What compiles the learner's convolutions when the first batch is there; None where it has none, or nothing compiles for a GPU."""
+    from rl_training.speed.compiled_torso import compile_torsos, image_torsos
+
+    if not image_torsos(learner.q_network) or importlib.util.find_spec("triton") is None:
+        return None
+
+    def compile_now(batch: Batch) -> None:
+        say("compilation", "compiling the torso…")
+        with compiling():
+            said = compile_torsos(learner, batch)
+        say("compilation", said)
+
+    return compile_now
 
 
 def accelerate_acting(actor: Actor, device: torch.device, *, compile: bool) -> None:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import os
-from typing import Literal, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import torch
 
 from rl_training.errors import ConfigError
-from rl_training.models.network import Facts
+from rl_training.models.image_torsos import ImageTorso
+from rl_training.models.network import Facts, Network
+from rl_training.models.precision import MixedPrecision
 from rl_training.runtime.accelerate import resolve_compile
 
 LARGE_MLP = 1_000_000
 """Parameters from which an MLP is given a GPU and several threads. A round number well above the sizes that were measured
 (docs/performance.md), not a measured border."""
-
-Precision: TypeAlias = Literal["highest", "high"]
-"""Of float32 products on a GPU, as `torch.set_float32_matmul_precision` names them."""
 
 
 class Resolved(NamedTuple):
@@ -40,6 +39,7 @@ def resolve(
     threads: int | str,
     compile: str | bool,
     planned_updates: int | None,
+    precision: str = "auto",
     num_quantiles: int = 0,
 ) -> Resources:
     """What the config asks for, with every `auto` decided by the network's facts.
@@ -56,7 +56,10 @@ def resolve(
         num_quantiles=num_quantiles,
     )
     return Resources(
-        on, resolve_threads(threads, facts), resolve_precision(on.value, facts), Resolved("on" if compiled.on else "off", compiled.why)
+        on,
+        resolve_threads(threads, facts),
+        resolve_precision(precision, on.value, facts),
+        Resolved("on" if compiled.on else "off", compiled.why),
     )
 
 
@@ -104,8 +107,33 @@ def resolve_threads(requested: int | str, facts: Facts) -> Resolved:
     return Resolved(str(min(os.cpu_count() or 1, 8)), "one per core, at most 8")
 
 
-def resolve_precision(device: str, facts: Facts) -> Resolved:
-    """Recurrent cores and convolutions are cuDNN's, which takes TF32 by torch's default: the layers around them then may too."""
-    if device.startswith("cuda") and (facts.recurrent or facts.convolutional):
-        return Resolved("high", "TF32, as cuDNN's layers have it")
-    return Resolved("highest", "float32")
+def resolve_precision(requested: str, device: str, facts: Facts) -> Resolved:
+    """`auto` is TF32 on a GPU for recurrent cores and convolutions: they are cuDNN's, which takes it by torch's default, and the layers
+    around them then may too. bfloat16 is for whoever asks for it."""
+    on_gpu = device.startswith("cuda")
+    if requested in ("tf32", "bf16") and not on_gpu:
+        raise ConfigError(f"precision: {requested} is a GPU's, and this run computes on {device}; use auto or float32")
+    if requested == "bf16" and not torch.cuda.is_bf16_supported():
+        raise ConfigError(f"precision: bf16 cannot be had on {torch.cuda.get_device_name(device)}; use auto, tf32 or float32")
+    if requested != "auto":
+        return Resolved(requested, "as configured")
+    if on_gpu and (facts.recurrent or facts.convolutional):
+        return Resolved("tf32", "as cuDNN's layers have it")
+    return Resolved("float32", "what parameters and losses are held in")
+
+
+def use_precision(network: Network, precision: str, device: torch.device) -> None:
+    """Make the network's passes on a GPU be computed so; on the CPU there is nothing to choose."""
+    if device.type != "cuda":
+        return
+    torch.set_float32_matmul_precision("highest" if precision == "float32" else "high")
+    torch.backends.cudnn.allow_tf32 = precision != "float32"
+    torch.backends.cudnn.benchmark = network.facts.convolutional  # shapes are always the same: the fastest algorithm is looked for once
+    if precision != "bf16":
+        return
+    if not isinstance(network, MixedPrecision):
+        raise ConfigError(f"precision: bf16 is for the package's networks, and this one is a {type(network).__name__}; use auto")
+    network.compute_dtype = torch.bfloat16
+    for part in network.modules():
+        if isinstance(part, ImageTorso):
+            part.input_dtype, part.channels_last = torch.bfloat16, True

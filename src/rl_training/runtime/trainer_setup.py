@@ -23,7 +23,7 @@ from rl_training.models.network import Network
 from rl_training.resources import format_bytes, require_memory
 from rl_training.runtime.accelerate import speed_note
 from rl_training.runtime.cadence import UpdatePlan
-from rl_training.runtime.devices import resolve, resolve_device
+from rl_training.runtime.devices import resolve, resolve_device, use_precision
 from rl_training.runtime.evaluator import Evaluate, evaluate
 from rl_training.runtime.rendering import Rendering
 from rl_training.runtime.sanity import check_sanity
@@ -205,19 +205,19 @@ def prepare(config: TrainConfig, env: EnvSource | None) -> Setup:
             threads=config.threads,
             compile=config.compile,
             planned_updates=planned_updates(config),
+            precision=config.precision,
             num_quantiles=getattr(config.settings, "num_quantiles", 0),
         )
         device = torch.device(found.device.value)
         _require_network_memory(network, found.device.value, copies=COPIES)
         network = network.to(device)
+        use_precision(network, found.precision.value, device)
         envs.begin()  # what a run has to store depends on whether they give action masks
         check_sanity(config)  # last: what is refused is told alone, without doubts about a run that never begins
     except BaseException:
         envs.close()
         raise
     torch.set_num_threads(int(found.threads.value))
-    if device.type == "cuda":
-        torch.set_float32_matmul_precision(found.precision.value)
     notes = {
         **{name: f"{what.value} ({what.why})" for name, what in found._asdict().items()},
         "speed": speed_note(),
@@ -232,7 +232,8 @@ def prepare(config: TrainConfig, env: EnvSource | None) -> Setup:
         notes["observations"] = str(envs.image)
     if torso:
         notes["torso"] = torso
-    resolved = config.replace(device=found.device.value, threads=int(found.threads.value), compile=found.compile.value == "on")
+    chosen = {"device": found.device.value, "threads": int(found.threads.value), "precision": found.precision.value}
+    resolved = config.replace(**chosen, compile=found.compile.value == "on")
     return Setup(resolved, envs, network, device, seeds, spaces, notes, source)
 
 

@@ -24,7 +24,7 @@ from rl_training.runtime.behaviour import EpsilonGreedy
 from rl_training.runtime.cadence import UpdatePlan
 from rl_training.runtime.off_policy import SampledUpdates, train_off_policy
 from rl_training.runtime.run import Parts, Run, RunOptions, TrainResult
-from rl_training.runtime.trainer_setup import Setup
+from rl_training.runtime.trainer_setup import Setup, planned_updates
 from rl_training.types import Array
 
 DRAWN_AHEAD = 256  # steps of exploration drawn at once
@@ -135,7 +135,8 @@ def train_value_based(setup: Setup, options: RunOptions, made: ValueParts) -> Tr
     run = Run(config, parts, options)
     how: dict[str, Any] = {"device": setup.device, "compile": config.compile is True}
     eager = SampledUpdates(learner, replay, settings.batch_size, beta)
-    update = accelerate_updates(eager, **how, say=run.status, compiling=run.signals.ending)
+    updates_to_come = planned_updates(config) or 0
+    update = accelerate_updates(eager, **how, say=run.status, planned_updates=updates_to_come, compiling=run.signals.ending)
     accelerate_acting(actor, **how)
     plan = UpdatePlan(settings.train_frequency, settings.gradient_steps)
     return train_off_policy(run, actor=actor, replay=replay, plan=plan, update=update)

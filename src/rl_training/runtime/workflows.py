@@ -282,6 +282,7 @@ def _moved(
             # A generator's state is its device's own (data/generators.py).
             text = f"the run began on {kinds[0]} and goes on on {kinds[1]}: with other draws and rounding, not exactly as it was"
             warnings.warn(text, stacklevel=3)
+            changes["precision"] = "auto"  # each kind of device has its own
     if trackers is not None:
         changes["trackers"] = tuple(trackers)
     if schedules:

@@ -20,7 +20,7 @@ from rl_training.models.modes import evaluating
 from rl_training.models.network import CoreState, Network
 from rl_training.speed.pure_step import draws
 from rl_training.speed.streams import LANES, on_streams, side_stream
-from rl_training.types import Array, UpdateResult
+from rl_training.types import Array, Batch, UpdateResult
 
 WARM_UP = 3  # calls before the capture: libraries choose their algorithms and allocate in the first ones
 
@@ -73,11 +73,19 @@ class GraphedUpdates:
     one overwrites: a metric is read before that, or not at all.
     """
 
-    overlaps, compiles = True, False
+    overlaps = True
 
     def __init__(
-        self, learner: QLearner, replay: Replay, batch_size: int, beta: Callable[[int], float] | None, device: torch.device
+        self,
+        learner: QLearner,
+        replay: Replay,
+        batch_size: int,
+        beta: Callable[[int], float] | None,
+        device: torch.device,
+        prepare: Callable[[Batch], None] | None = None,
     ) -> None:
+        """prepare: called with a batch before the first update, outside of the graph."""
+        self._prepare, self.compiles = prepare, prepare is not None
         self._learner, self._replay, self._batch_size, self._beta = learner, replay, batch_size, beta
         learner.view.run_passes = on_streams
         self._rate_now, self._beta_now = Scheduled(device, torch.float32), Scheduled(device, torch.float64)
@@ -93,15 +101,23 @@ class GraphedUpdates:
         self._rate_now.set(learner.current_learning_rate(global_step))
         if self._beta is not None:
             self._beta_now.set(self._beta(global_step))
+        if self._prepare is not None:
+            self._prepare(self._sample())
+            self._prepare, self.compiles = None, False
         self._update()
         learner.sync_target_if_due(global_step)
         learner.last_outcome = self.outcome
         self.count += 1
         return UpdateResult(NewestMetrics(self, self._names), 1)
 
+    def _sample(self) -> Batch:
+        if self._beta is None:
+            return self._replay.sample(self._batch_size)
+        return self._replay.sample(self._batch_size, beta=self._beta_now.value)
+
     def _one_update(self) -> None:
         learner, replay = self._learner, self._replay
-        batch = replay.sample(self._batch_size) if self._beta is None else replay.sample(self._batch_size, beta=self._beta_now.value)
+        batch = self._sample()
         grads, td, aligned = learner.gradient(batch)
         learner.optimizer.step(grads, self._rate_now.value, learner.max_grad_norm)
         if self._beta is not None:

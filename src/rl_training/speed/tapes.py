@@ -126,7 +126,7 @@ def taped_head(head: StreamHead, features: Tensor, draws: Draws) -> tuple[Tensor
 
 def has_tape(network: Any) -> bool:
     """Whether `taped_q_network` says what `network.forward` says: only of what is exactly ours."""
-    if not isinstance(network, QNetwork) or overrides(network, QNetwork, "forward"):
+    if not isinstance(network, QNetwork) or overrides(network, QNetwork, "forward") or network.compute_dtype is not None:
         return False
     torso, head = network.torso, network.head
     if not isinstance(head, StreamHead) or type(head) not in (ScalarHead, CategoricalHead, QuantileHead):
@@ -164,7 +164,7 @@ def has_policy_tape(network: Any) -> bool:
     """Whether `taped_mlp_policy` or `taped_recurrent_policy` says what `network.forward` says: only of what is exactly ours."""
     if isinstance(network, RecurrentActorCritic):  # any encoder and core: they go through autograd
         return type(network.heads) is ActorCriticHeads and not overrides(network, RecurrentActorCritic, "forward", "unroll_core")
-    return type(network) is MLPActorCritic and not overrides(network, MLPActorCritic, "forward")
+    return type(network) is MLPActorCritic and not overrides(network, MLPActorCritic, "forward") and network.compute_dtype is None
 
 
 PolicyGradients: TypeAlias = Callable[[Tensor, Tensor], Sequence[Tensor | None]]

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from rl_training.models.network import CoreState, Facts, facts_of
+from rl_training.models.precision import MixedPrecision
 from rl_training.models.recurrent.cores import Core
 
 
-class RecurrentBody(nn.Module):
+class RecurrentBody(MixedPrecision):
     """obs → encoder → core.
 
     With `skip` the encoder's features go to the heads beside the core's output: what is seen now does not have to pass through the memory,
@@ -38,15 +39,21 @@ class RecurrentBody(nn.Module):
 
     def unroll_core(self, obs: Tensor, state: CoreState, episode_starts: Tensor | None = None) -> tuple[Tensor, CoreState]:
         """The part before the heads: [T, B, ...] → [T, B, F] and the state after the last step."""
-        features: Tensor = self.encoder(obs.flatten(0, 1)).unflatten(0, obs.shape[:2])
-        core, after = self.core.unroll(features, state, episode_starts)
-        return torch.cat([core, features], -1) if self.skip else core, after
+        with self.computing(obs.device):
+            features: Tensor = self.encoder(obs.flatten(0, 1)).unflatten(0, obs.shape[:2])
+            core, after = self.core.unroll(features, state, episode_starts)
+        return self._float32(torch.cat([core, features], -1) if self.skip else core, after)
 
     def step_core(self, obs: Tensor, state: CoreState) -> tuple[Tensor, CoreState]:
         """One step, [B, ...] → [B, F] and the state after it; equal to `unroll_core` up to rounding."""
-        features = self.encoder.forward(obs)
-        core, after = self.core.step(features, state)
-        return torch.cat([core, features], -1) if self.skip else core, after
+        with self.computing(obs.device):
+            features = self.encoder.forward(obs)
+            core, after = self.core.step(features, state)
+        return self._float32(torch.cat([core, features], -1) if self.skip else core, after)
+
+    def _float32(self, core: Tensor, state: CoreState) -> tuple[Tensor, CoreState]:
+        """What the heads read and what is carried on; the same tensors where they are float32 already."""
+        return (core, state) if self.compute_dtype is None else (core.float(), tuple(part.float() for part in state))
 
 
 def _with_names_of_now(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:

@@ -1,0 +1,96 @@
+"""Convolutions compiled inside the graph of an update: tried with one batch, which changes nothing, and left away where they fail."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from rl_training.algorithms import DQN
+from rl_training.data import ReplayBuffer
+from rl_training.models import build_q_network
+from rl_training.models.image_torsos import ImpalaTorso
+from rl_training.runtime import accelerate
+from rl_training.speed.compiled_torso import CompiledEncode, compile_torsos, image_torsos
+from rl_training.speed.graphs import GraphedUpdates
+
+SHAPE = (1, 8, 8)
+
+
+def made() -> tuple[DQN, ReplayBuffer]:
+    torch.manual_seed(0)
+    network = build_q_network(SHAPE, 2, hidden_sizes=[8], torso=ImpalaTorso(SHAPE, spectral_norm=True), noisy=True)
+    learner = DQN(network, gamma=0.9, learning_rate=1e-3, target_update_interval=2)
+    replay = ReplayBuffer(20, SHAPE, obs_dtype="uint8", seed=1)
+    generator = torch.Generator().manual_seed(2)
+    for _ in range(20):
+        images = torch.randint(0, 256, (2, *SHAPE), dtype=torch.uint8, generator=generator)
+        replay.add(obs=images[0], actions=1, rewards=1.0, next_obs=images[1], dones=False)
+    return learner, replay
+
+
+def state(learner: DQN) -> list[torch.Tensor]:
+    networks = learner.q_network, learner.target_network
+    return [learner._flat.clone(), learner.generator.get_state(), *(x.clone() for net in networks for x in net.buffers())]
+
+
+def test_what_is_compiled_is_called_in_updates_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+
+    def compiled(encode: Any, **options: Any) -> Any:
+        def call(obs: torch.Tensor) -> torch.Tensor:
+            calls.append(len(obs))
+            return encode(obs)
+
+        return call
+
+    monkeypatch.setattr(torch, "compile", compiled)
+    learner, replay = made()
+    other, replay2 = made()
+    before = state(learner)
+    assert compile_torsos(learner, replay.sample(4)) == "torso compiled" and calls
+    assert all(torch.equal(a, b) for a, b in zip(before, state(learner), strict=True))  # the trial left nothing behind
+    replay2.sample(4)  # the trial's batch was drawn
+    calls.clear()
+    for step in range(1, 4):
+        learner.update(replay.sample(4), global_step=step)
+        other.update(replay2.sample(4), global_step=step)
+    assert len(calls) == 6  # online and target, three times
+    assert all(torch.equal(a, b) for a, b in zip(state(learner), state(other), strict=True))
+    calls.clear()
+    learner.q_network.eval()
+    learner.q_network.step(torch.zeros(3, *SHAPE, dtype=torch.uint8), (), torch.zeros(3))
+    assert not calls and set(learner.q_network.state_dict()) == set(other.q_network.state_dict())
+
+
+def test_a_compiler_that_fails_is_said_and_left_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(encode: Any, **options: Any) -> Any:
+        def call(obs: torch.Tensor) -> torch.Tensor:
+            raise RuntimeError("no\ncompiler")
+
+        return call
+
+    monkeypatch.setattr(torch, "compile", broken)
+    learner, replay = made()
+    before = state(learner)
+    with pytest.warns(RuntimeWarning, match="torso could not be compiled, goes on without: no compiler"):
+        said = compile_torsos(learner, replay.sample(4))
+    assert "goes on without" in said and all(torch.equal(a, b) for a, b in zip(before, state(learner), strict=True))
+    assert all(torso.compiled is None for torso in image_torsos(learner.target_network))
+    learner.update(replay.sample(4), global_step=1)
+
+
+def test_the_first_update_of_a_graph_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", lambda encode, **options: encode)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    said: list[str] = []
+    learner, replay = made()
+    prepare = accelerate._torso_compiler(learner, lambda what, text: said.append(text), accelerate.nullcontext)
+    updates = GraphedUpdates(learner, replay, 4, None, torch.device("cpu"), prepare)
+    assert updates.compiles
+    updates(1)
+    assert not updates.compiles and said == ["compiling the torso…", "torso compiled"]
+    assert all(isinstance(torso.compiled, CompiledEncode) for torso in image_torsos(learner.q_network))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert accelerate._torso_compiler(learner, lambda what, text: None, accelerate.nullcontext) is None
