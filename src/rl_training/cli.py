@@ -1,4 +1,4 @@
-"""The command line: `rl-training train | eval | resume | predict | algos | configs | doctor | ledger | report | tune`.
+"""The command line: `rl-training train | eval | resume | predict | export | algos | configs | doctor | ledger | report | tune`.
 
 Exit codes: 0 done; 2 bad input (one line on stderr, nothing written); 1 a failure while running; 130 and 143 interrupted or terminated,
 after a checkpoint was saved. The commands themselves are in commands/.
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import typer
 
 from rl_training.commands.configs import configs_app
+from rl_training.commands.exchange import export
 from rl_training.commands.listing import algos, doctor
 from rl_training.commands.measuring import ledger, report, tune
 from rl_training.commands.output import say
@@ -41,6 +42,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "resume": resume,
     "eval": evaluate,
     "predict": predict,
+    "export": export,
     "algos": algos,
     "ledger": ledger,
     "report": report,

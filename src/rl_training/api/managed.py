@@ -149,6 +149,12 @@ class ManagedAlgorithm:
 
         return copy_checkpoint(self._trained("save"), path)
 
+    def export(self, path: str | Path) -> Path:
+        """Writes the newest checkpoint's greedy policy as one file that runs without this package: a .onnx (extra `export`) or a .pt2."""
+        from rl_training.exchange.export import export_policy
+
+        return export_policy(self._trained("export"), path)
+
     @classmethod
     def load(
         cls,

@@ -38,6 +38,11 @@ _NO_WAIT: int = getattr(os, "O_NONBLOCK", 0)
 
 def read_text(path: Path, *, limit: int) -> str:
     """The text in the regular file `path` of at most `limit` bytes; OSError, or ValueError where it is larger or no text."""
+    return read_bytes(path, limit=limit).decode("utf-8")
+
+
+def read_bytes(path: Path, *, limit: int) -> bytes:
+    """What the regular file `path` of at most `limit` bytes holds; OSError, or ValueError where it is larger."""
     descriptor = os.open(path, os.O_RDONLY | _NO_WAIT)  # a pipe would wait for somebody to write
     with open(descriptor, "rb") as file:
         found = os.fstat(descriptor)
@@ -46,7 +51,7 @@ def read_text(path: Path, *, limit: int) -> str:
         content = b"" if found.st_size > limit else file.read(limit + 1)
     if max(found.st_size, len(content)) > limit:
         raise ValueError(f"is larger than the {limit:,} bytes such a file may have")
-    return content.decode("utf-8")
+    return content
 
 
 LONGEST_LINE = 1 << 20
@@ -122,11 +127,16 @@ def write_text(path: Path, text: str) -> None:
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:
     """The same, line by line as they come: for what may be larger than memory."""
+    write_pieces(path, (line.encode("utf-8") for line in lines))
+
+
+def write_pieces(path: Path, pieces: Iterable[bytes]) -> None:
+    """The same of bytes."""
     temporary = beside(path, ".new-")
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_FOLLOW, 0o666)
-        with open(descriptor, "w", encoding="utf-8") as file:
-            file.writelines(lines)
+        with open(descriptor, "wb") as file:
+            file.writelines(pieces)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)

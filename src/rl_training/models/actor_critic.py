@@ -86,6 +86,10 @@ class ActorCritic(MixedPrecision, ABC):
     def step(self, obs: Tensor, state: CoreState, episode_starts: Tensor, draws: Draws = NO_DRAWS) -> tuple[Tensor, CoreState]:
         """One acting step: the policy's outputs [E, P] and the state carried on."""
 
+    def step_with_value(self, obs: Tensor, state: CoreState, episode_starts: Tensor) -> tuple[Tensor, Tensor, CoreState]:
+        """`step`, with the value of each state [E] beside the outputs."""
+        return *self.forward(obs), state
+
     @property
     def facts(self) -> Facts:
         return facts_of(self, recurrent=bool(self.initial_state(1)))

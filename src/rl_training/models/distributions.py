@@ -44,6 +44,7 @@ class Distribution(ABC):
     num_outputs: int  # P
     action_shape: tuple[int, ...]
     action_dtype: torch.dtype
+    parameters: dict[str, int]  # what the outputs are, one after the other, and how many numbers each has
 
     @abstractmethod
     def sample(self, outputs: Array, rng: np.random.Generator) -> Array:
@@ -55,6 +56,10 @@ class Distribution(ABC):
 
     def to_env(self, actions: Array) -> Array:
         return actions
+
+    @abstractmethod
+    def greedy(self, outputs: Tensor) -> Tensor:
+        """`to_env(mode(outputs))` [B, ...] in torch: what an exported policy does."""
 
     @abstractmethod
     def describe(self, outputs: Array) -> dict[str, Any]:
@@ -86,6 +91,7 @@ class Categorical(Distribution):
 
     def __init__(self, num_actions: int) -> None:
         self.num_outputs = num_actions
+        self.parameters = {"logits": num_actions}
 
     def sample(self, outputs: Array, rng: np.random.Generator) -> Array:
         return _gumbel_argmax(outputs, rng)
@@ -93,6 +99,9 @@ class Categorical(Distribution):
     def mode(self, outputs: Array) -> Array:
         actions: Array = outputs.argmax(-1)
         return actions
+
+    def greedy(self, outputs: Tensor) -> Tensor:
+        return outputs.argmax(-1)
 
     def describe(self, outputs: Array) -> dict[str, Any]:
         return {"probabilities": _probabilities(outputs)}
@@ -112,6 +121,7 @@ class MultiCategorical(Distribution):
         self.sizes = [int(size) for size in sizes]
         self._shape = (len(self.sizes),) if shape is None else tuple(shape)
         self.num_outputs, self.action_shape = sum(self.sizes), (len(self.sizes),)
+        self.parameters = {"logits": self.num_outputs}
         self._parts = [Categorical(size) for size in self.sizes]
         self._cuts = list(itertools.accumulate(self.sizes))[:-1]
         self._start = np.asarray(start or [0] * len(self.sizes), np.int64)
@@ -124,6 +134,11 @@ class MultiCategorical(Distribution):
 
     def to_env(self, actions: Array) -> Array:
         return (actions + self._start).reshape(-1, *self._shape)
+
+    def greedy(self, outputs: Tensor) -> Tensor:
+        logits: Sequence[Tensor] = outputs.split(self.sizes, -1)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        actions = torch.stack([part.argmax(-1) for part in logits], -1) + torch.from_numpy(self._start)
+        return actions.reshape(-1, *self._shape)
 
     def describe(self, outputs: Array) -> dict[str, Any]:
         return {"probabilities": [_probabilities(part) for part in np.split(outputs, self._cuts)]}
@@ -150,6 +165,7 @@ class DiagonalGaussian(Distribution):
         """low, high: [D], infinite where there is no bound; shape: of one action of the environment, D numbers in all."""
         self.dim = math.prod(shape)
         self.num_outputs, self.action_shape = 2 * self.dim, (self.dim,)
+        self.parameters = {"mean": self.dim, "log_std": self.dim}
         self._shape = tuple(shape)
         self._low, self._high = np.asarray(low, np.float32).reshape(self.dim), np.asarray(high, np.float32).reshape(self.dim)
 
@@ -163,6 +179,10 @@ class DiagonalGaussian(Distribution):
 
     def to_env(self, actions: Array) -> Array:
         return np.clip(actions, self._low, self._high).reshape(-1, *self._shape)
+
+    def greedy(self, outputs: Tensor) -> Tensor:
+        low, high = torch.from_numpy(self._low), torch.from_numpy(self._high)
+        return outputs[..., : self.dim].clamp(low, high).reshape(-1, *self._shape)
 
     def describe(self, outputs: Array) -> dict[str, Any]:
         return {"mean": outputs[: self.dim].tolist(), "std": np.exp(outputs[self.dim :]).tolist()}

@@ -36,7 +36,7 @@ class Policy:
         # what is given is as the environment gives it; an image becomes channels first here
         self._shape = tuple(spaces["obs_shape"]) if self._image is None else self._image.shape
         self._dtype: str = spaces["obs_dtype"] if self._image is None else self._image.dtype
-        self._first_action = first_action(spaces["action"])
+        self.first_action = first_action(spaces["action"])
 
     def _batch(self, obs: Any) -> tuple[Array, bool]:
         try:
@@ -63,6 +63,17 @@ class Policy:
             raise UserError("an actor-critic has no Q-values: ask for its `outputs`")
         return self.outputs(obs, state, episode_start)
 
+    @torch.inference_mode()
+    def value(self, obs: Any, state: CoreState | None = None, episode_start: Any = None) -> Array:
+        """What an actor-critic's critic says of the state, [] or [B]."""
+        if not isinstance(self.network, ActorCritic):
+            raise UserError("a Q-network has no value beside its Q-values: ask for `q_values`")
+        batch, single = self._batch(obs)
+        starts = torch.from_numpy(_starts(episode_start, len(batch))).to(self._device)
+        inputs = torch.from_numpy(batch).to(self._device)
+        value: Array = self.network.step_with_value(inputs, self._carried(state, len(batch)), starts)[1].cpu().numpy()
+        return value[0] if single else value
+
     def answer(
         self, obs: Any, state: CoreState | None = None, episode_start: Any = None, action_mask: Any = None
     ) -> tuple[dict[str, Any], CoreState]:
@@ -70,7 +81,7 @@ class Policy:
         obs, masks = read_observation(obs, self._shape, self._dtype), self._masks(action_mask, ())
         outputs, state = self.outputs(obs, state, episode_start)
         among = allowed_outputs(outputs[None], masks)
-        action = (self.network.greedy(among)[0] + self._first_action).tolist()
+        action = (self.network.greedy(among)[0] + self.first_action).tolist()
         if isinstance(self.network, ActorCritic):
             answer = {"action": action, **self.network.distribution.describe(among[0])}
         else:
@@ -102,7 +113,7 @@ class Policy:
         else:
             self._behaviour.begin(0, len(batch), masks)
             actions = self._behaviour.to_env(self._behaviour.choose(outputs.cpu().numpy(), masks))
-        actions = actions + self._first_action
+        actions = actions + self.first_action
         one = int(actions[0]) if actions.ndim == 1 else actions[0]
         return (one if single else actions), state
 

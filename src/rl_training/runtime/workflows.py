@@ -138,7 +138,7 @@ def evaluate_checkpoint(
         raise ConfigError(f"the number of episodes must be at least 1, got {num_episodes}")
     if seed is not None and seed < 0:
         raise ConfigError(f"seed must be >= 0, got {seed}")
-    checkpoint, policy, statistics = with_checkpoint(path, lambda found: (found, _policy(found, "cpu"), _statistics(found)))
+    checkpoint, policy, statistics = with_checkpoint(path, lambda found: (found, policy_of(found), _statistics(found)))
     config = checkpoint.config
     require_allowed_env(config.env_id, source=checkpoint.path, env=env)
     torch.set_num_threads(int(config.threads) if config.threads != "auto" else 1)
@@ -169,7 +169,7 @@ def require_fitting_env(checkpoint: Checkpoint, env: EnvSource) -> None:
 
 def load_policy(path: str | Path, *, device: str = "cpu") -> Policy:
     """The policy in a checkpoint: reads the manifest and the model file, and makes no environment."""
-    return with_checkpoint(path, lambda checkpoint: _policy(checkpoint, device))
+    return with_checkpoint(path, lambda checkpoint: policy_of(checkpoint, device))
 
 
 def predict(
@@ -183,7 +183,7 @@ def predict(
     A recurrent row carries its state from one to the next and forgets it at an episode's start.
     Where `obs` is a mapping, it is what a Dict environment gives, and the run's wrappers make of it what the network reads.
     """
-    checkpoint, policy = with_checkpoint(path, lambda found: (found, _policy(found, device)))
+    checkpoint, policy = with_checkpoint(path, lambda found: (found, policy_of(found, device)))
     wrapped: WrappedObservations | None = None
     answer: dict[str, Any] = {}
     state = None
@@ -296,7 +296,8 @@ def _moved(
     return config.replace(**changes) if changes else config
 
 
-def _policy(checkpoint: Checkpoint, device: str) -> Policy:
+def policy_of(checkpoint: Checkpoint, device: str = "cpu") -> Policy:
+    """The policy in an opened checkpoint."""
     require_device(device)
     spaces, config, model = checkpoint.spaces, checkpoint.config, checkpoint.load_model()
     try:

@@ -26,3 +26,7 @@ class RecurrentActorCritic(RecurrentBody, ActorCritic):
     def step(self, obs: Tensor, state: CoreState, episode_starts: Tensor, draws: Draws = NO_DRAWS) -> tuple[Tensor, CoreState]:
         core, state = self.step_core(obs, self.reset_state(state, episode_starts))
         return self.heads.outputs(core), state
+
+    def step_with_value(self, obs: Tensor, state: CoreState, episode_starts: Tensor) -> tuple[Tensor, Tensor, CoreState]:
+        core, state = self.step_core(obs, self.reset_state(state, episode_starts))
+        return *self.heads.forward(core), state

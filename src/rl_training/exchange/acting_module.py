@@ -1,0 +1,79 @@
+"""A policy as one module of named tensors: what is exported.
+
+    obs [, h, c, episode_start]   →   action, values [, logits | mean, log_std] [, next_h, next_c]
+
+`obs` is what `predict` reads: after the environment's wrappers, before normalisation, whose statistics are part of the module.
+`action` is the greedy or likeliest one, as the environment takes it. `values` are Q-values [B, A], or the state's value [B] beside the
+parameters of a policy.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rl_training.envs.spaces import first_action
+from rl_training.errors import UserError
+from rl_training.models.actor_critic import ActorCritic
+from rl_training.runtime.policy import Policy
+
+STATE_INPUTS = ("h", "c")
+"""What the parts of a recurrent state are called; the state after the step is `next_h`, `next_c`."""
+
+
+class ActingModule(nn.Module):
+    """The greedy policy; with the state `h` (and `c`) comes `episode_start`, true where the state is forgotten first."""
+
+    shift: Tensor | None
+    scale: Tensor | None
+
+    def __init__(self, policy: Policy) -> None:
+        super().__init__()
+        network = policy.network
+        if not isinstance(network, nn.Module):
+            raise UserError(f"a {type(network).__name__} is no torch module, and so cannot be exported")
+        self.network: Any = network
+        self.first_action = first_action(policy.spaces["action"])
+        self.state_names = STATE_INPUTS[: len(network.initial_state(1))]
+        if len(network.initial_state(1)) > len(STATE_INPUTS):
+            raise UserError(f"only a state of up to {len(STATE_INPUTS)} parts ({', '.join(STATE_INPUTS)}) can be exported")
+        normalizer = policy.normalizer
+        self.clip = None if normalizer is None else float(normalizer.clip)
+        # float64, as the package normalises
+        self.register_buffer("shift", None if normalizer is None else torch.as_tensor(normalizer.shift))
+        self.register_buffer("scale", None if normalizer is None else torch.as_tensor(normalizer.scale))
+
+    def forward(
+        self, obs: Tensor, h: Tensor | None = None, c: Tensor | None = None, episode_start: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        state = tuple(part for part in (h, c) if part is not None)
+        starts = torch.zeros(obs.shape[0], dtype=torch.bool) if episode_start is None else episode_start
+        named, after = self._act(self._normalized(obs), state, starts)
+        return named | {f"next_{name}": part for name, part in zip(self.state_names, after, strict=True)}
+
+    def _act(self, obs: Tensor, state: tuple[Tensor, ...], starts: Tensor) -> tuple[dict[str, Tensor], tuple[Tensor, ...]]:
+        network = self.network
+        if isinstance(network, ActorCritic):
+            outputs, value, after = network.step_with_value(obs, state, starts)
+            distribution = network.distribution
+            parts = torch.split(outputs, list(distribution.parameters.values()), -1)
+            actions = distribution.greedy(outputs)
+            return {"action": self._from_first(actions), "values": value, **dict(zip(distribution.parameters, parts, strict=True))}, after
+        q_values, after = network.step(obs, state, starts)
+        return {"action": self._from_first(q_values.argmax(-1)), "values": q_values}, after
+
+    def _from_first(self, actions: Tensor) -> Tensor:
+        return actions + self.first_action if self.first_action else actions
+
+    def _normalized(self, obs: Tensor) -> Tensor:
+        if self.shift is None or self.scale is None or self.clip is None:
+            return obs
+        return ((obs.double() - self.shift) / self.scale).clamp(-self.clip, self.clip).float()
+
+    def example(self, obs: Tensor) -> dict[str, Tensor]:
+        """Inputs by name for these observations [B, ...], at an episode's start."""
+        state = self.network.initial_state(len(obs))
+        carried = {**dict(zip(self.state_names, state, strict=True)), "episode_start": torch.ones(len(obs), dtype=torch.bool)}
+        return {"obs": obs, **(carried if state else {})}

@@ -1,0 +1,189 @@
+"""A policy in an ONNX file, run by onnxruntime. Such a file may be a stranger's: it holds no code, and what it says is checked."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rl_training.envs.spaces import first_action
+from rl_training.errors import CheckpointError, RunError, UserError
+from rl_training.exchange.acting_module import STATE_INPUTS
+from rl_training.experiment.files import parse_json, read_bytes, reason
+from rl_training.experiment.saved_spaces import require_saved_spaces
+from rl_training.experiment.state_files import join_state, split_state
+from rl_training.models.distributions import make_distribution
+from rl_training.runtime.policy import read_observation
+from rl_training.types import Array
+
+FORMAT = 1
+"""Of the metadata: a reader of another number does not know what the names mean."""
+
+MAX_BYTES = 1 << 30
+_KEYS = ("format", "row", "env_id", "step", "version", "commit", "spaces", "wrappers")
+_DTYPES = {
+    "tensor(float)": "float32",
+    "tensor(double)": "float64",
+    "tensor(uint8)": "uint8",
+    "tensor(int64)": "int64",
+    "tensor(bool)": "bool",
+}
+
+
+def require_extra(*packages: str) -> None:
+    """Raises UserError where a package of the extra `export` is missing."""
+    for package in packages:
+        if importlib.util.find_spec(package) is None:
+            raise UserError(f"ONNX needs the package {package}: pip install 'rl-training[export]'")
+
+
+def metadata_text(about: Mapping[str, Any]) -> dict[str, str]:
+    """What a file says of its policy, as ONNX keeps it: strings by name. Whatever is no string is JSON, with bounds as in a manifest."""
+    plain, _ = split_state({"format": FORMAT, **about})
+    return {key: value if isinstance(value, str) else json.dumps(value, allow_nan=False) for key, value in plain.items()}
+
+
+class OnnxPolicy:
+    """The greedy policy in `content`, the bytes of the ONNX file `source`; the recurrent state goes in and comes out."""
+
+    def __init__(self, content: bytes, *, source: str) -> None:
+        require_extra("onnx", "onnxruntime")
+        import onnxruntime
+
+        _require_plain(content, source)
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4  # what is wrong is said in one line, by us
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        try:
+            self._session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # onnxruntime's errors have no common class
+            raise UserError(f"{source}: onnxruntime cannot run it ({_short(error)})") from None
+        self.metadata = _read_metadata(self._session.get_modelmeta().custom_metadata_map, source)
+        self.spaces: dict[str, Any] = self.metadata["spaces"]
+        self._state_shapes = self._checked_inputs(source)
+        self._require_outputs(source)
+        kind = self.spaces["action"]["kind"]
+        policy = {"logits", "log_std"} & {output.name for output in self._session.get_outputs()}
+        try:
+            self._distribution = make_distribution(self.spaces["action"]) if policy else None
+        except ValueError:
+            raise UserError(f"{source}: no policy is known for actions of kind {kind!r:.40}") from None
+        self.source = source
+
+    @classmethod
+    def load(cls, path: str | Path) -> OnnxPolicy:
+        """The policy in the file `path`: a regular file of at most a gigabyte."""
+        try:
+            content = read_bytes(Path(path), limit=MAX_BYTES)
+        except (OSError, ValueError) as error:
+            raise UserError(f"{path}: cannot be read ({reason(error)})") from None
+        return cls(content, source=str(path))
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Outputs by name for inputs by name, each with the batch as its first axis (of a state, the second)."""
+        names = [output.name for output in self._session.get_outputs()]
+        try:
+            return dict(zip(names, self._session.run(names, dict(inputs)), strict=True))
+        except Exception as error:
+            raise RunError(f"{self.source}: onnxruntime failed ({_short(error)})") from None
+
+    def initial_state(self, batch_size: int) -> tuple[Array, ...]:
+        return tuple(np.zeros((layers, batch_size, size), np.float32) for layers, size in self._state_shapes.values())
+
+    def answer(self, obs: Any, state: Any = None, episode_start: Any = None) -> tuple[dict[str, Any], tuple[Array, ...]]:
+        """The action for one observation and what it was chosen by, as `Policy.answer` gives them, and the state carried on."""
+        read = read_observation(obs, tuple(self.spaces["obs_shape"]), self.spaces["obs_dtype"])
+        inputs = {"obs": read[None], **dict(zip(self._state_shapes, self.initial_state(1) if state is None else state, strict=True))}
+        if self._state_shapes:
+            inputs["episode_start"] = np.asarray([False] if episode_start is None else episode_start, bool).reshape(1)
+        outputs = self.run(inputs)
+        action = outputs["action"][0].tolist()
+        if self._distribution is None:
+            answer = {"action": action, "q_values": outputs["values"][0].tolist()}
+        else:
+            chosen_by = np.concatenate([outputs[name][0] for name in self._distribution.parameters])
+            answer = {"action": action, **self._distribution.describe(chosen_by)}
+        if not all(np.isfinite(value).all() for value in answer.values()):
+            raise UserError("has no answer: what the network gives for it is not finite")
+        return answer, tuple(outputs[f"next_{name}"] for name in self._state_shapes)
+
+    def _checked_inputs(self, source: str) -> dict[str, tuple[int, int]]:
+        """The parts of the state with layers and size; UserError where the inputs are not those of an exported policy."""
+        inputs = {given.name: given for given in self._session.get_inputs()}
+        obs = inputs.pop("obs", None)
+        wanted, dtype = list(self.spaces["obs_shape"]), self.spaces["obs_dtype"]
+        if obs is None or list(obs.shape[1:]) != wanted or _DTYPES.get(obs.type) != dtype:
+            found = "is missing" if obs is None else f"is {obs.type} of shape {obs.shape}"
+            raise UserError(f"{source}: its input obs {found}, and its metadata says {dtype} of shape {wanted}")
+        starts = inputs.pop("episode_start", None)
+        state = {name: inputs.pop(name) for name in STATE_INPUTS if name in inputs}
+        if inputs or bool(state) != (starts is not None):
+            raise UserError(f"{source}: has the inputs {', '.join(g.name for g in self._session.get_inputs()):.200}, not those of a policy")
+        shapes = {}
+        for name, part in state.items():
+            if len(part.shape) != 3 or not all(type(part.shape[axis]) is int for axis in (0, 2)) or part.type != "tensor(float)":
+                raise UserError(f"{source}: its input {name} is {part.type} of shape {part.shape}, not a state")
+            shapes[name] = part.shape[0], part.shape[2]
+        return shapes
+
+    def _require_outputs(self, source: str) -> None:
+        names = {output.name for output in self._session.get_outputs()}
+        missing = {"action", "values", *(f"next_{name}" for name in self._state_shapes)} - names
+        if "log_std" in names:
+            missing |= {"mean"} - names
+        if missing:
+            raise UserError(f"{source}: has no output {min(missing)}")
+
+
+def _require_plain(content: bytes, source: str) -> None:
+    """Raises UserError for what no exported policy has: weights in other files (of the reader's disk), loops, operators of strangers."""
+    import onnx
+
+    try:
+        model = onnx.load_model_from_string(content)
+    except Exception as error:  # protobuf's errors, whichever version
+        raise UserError(f"{source}: is no ONNX file ({_short(error)})") from None
+    for node in (*model.graph.node, *(node for function in model.functions for node in function.node)):
+        if node.domain not in ("", "ai.onnx") and not any(node.domain == function.domain for function in model.functions):
+            raise UserError(f"{source}: holds the operator {node.domain}.{node.op_type:.60}, which is not ONNX's own")
+        if any(attribute.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS) for attribute in node.attribute):
+            raise UserError(f"{source}: holds a {node.op_type:.60}, and a policy has no branches or loops")
+    if any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in _tensors(model)):
+        raise UserError(f"{source}: keeps weights in other files, which are not read")
+
+
+def _tensors(model: Any) -> Iterator[Any]:
+    yield from model.graph.initializer
+    for sparse in model.graph.sparse_initializer:
+        yield from (sparse.values, sparse.indices)
+    for node in (*model.graph.node, *(node for function in model.functions for node in function.node)):
+        for attribute in node.attribute:
+            yield from (attribute.t, *attribute.tensors)
+            for sparse in (attribute.sparse_tensor, *attribute.sparse_tensors):
+                yield from (sparse.values, sparse.indices)
+
+
+def _read_metadata(found: Mapping[str, str], source: str) -> dict[str, Any]:
+    if found.get("format") != str(FORMAT):
+        said = "says of no format" if "format" not in found else f"has the format {found['format']!r:.40}"
+        raise UserError(f"{source}: is no policy that rl-training exported in format {FORMAT} (its metadata {said})")
+    missing = next((key for key in _KEYS if key not in found), None)
+    if missing is not None:
+        raise UserError(f"{source}: its metadata has no {missing}")
+    try:
+        spaces = join_state(parse_json(found["spaces"]), {}, source=f"{source}: its metadata")
+        checked = require_saved_spaces(spaces, source=f"{source}: its metadata")
+        first_action(checked["action"])
+    except CheckpointError:
+        raise
+    except ValueError as error:
+        raise UserError(f"{source}: spaces in its metadata are no JSON ({_short(error)})") from None
+    return {**found, "spaces": checked}
+
+
+def _short(error: Exception) -> str:
+    return f"{' '.join(str(error).split()) or type(error).__name__:.300}"

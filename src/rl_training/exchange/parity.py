@@ -1,0 +1,79 @@
+"""Whether an exported policy does what the package's does: random steps, the recurrent state threaded through both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+import numpy as np
+
+from rl_training.errors import RunError
+from rl_training.exchange.acting_module import STATE_INPUTS
+from rl_training.models.actor_critic import ActorCritic
+from rl_training.runtime.policy import Policy
+from rl_training.types import Array
+
+Named: TypeAlias = Mapping[str, Array]
+Run: TypeAlias = Callable[[Named], Named]
+"""Inputs by name → outputs by name."""
+
+STEPS = {3: 100, 1: 10}
+"""Observations at once → steps. The batch that was traced had 2: its size must not have been taken for granted."""
+
+TOLERANCE = 1e-4
+"""Of the largest number of an output, or of 1 if that is larger.
+
+Both compute in float32 (a unit of 6e-8) and sum in another order. A sum of 1,000 products errs by up to 6e-5 of its largest partial sum, by
+a few 1e-6 as a rule; a categorical head multiplies what its logits err by with its support, and a recurrent state hands its error on.
+A graph that computes something else is off by the size of the numbers themselves.
+"""
+
+
+def require_parity(run: Run, policy: Policy, *, seed: int = 0) -> None:
+    """Raises RunError unless `run` gives the policy's outputs, and the actions that the package chooses by them."""
+    rng = np.random.default_rng(seed)
+    for batch_size, steps in STEPS.items():
+        state = policy.network.initial_state(batch_size)
+        theirs: dict[str, Array] = {name: part.numpy() for name, part in zip(STATE_INPUTS, state, strict=False)}
+        for step in range(steps):
+            obs = random_observations(policy, batch_size, rng)
+            starts = (rng.random(batch_size) < 0.1) | (step == 0)
+            value = policy.value(obs, state, starts) if isinstance(policy.network, ActorCritic) else None
+            outputs, state = policy.outputs(obs, state, starts)
+            given = run({"obs": obs, **theirs, **({"episode_start": starts} if theirs else {})})
+            theirs = {name: given[f"next_{name}"] for name in theirs}
+            where = f"at step {step + 1} of {batch_size} episodes"
+            chosen_by = np.concatenate([given[name] for name in output_names(policy)], -1)
+            _require_close(" and ".join(output_names(policy)), chosen_by, outputs, where)
+            if value is not None:
+                _require_close("values", given["values"], value, where)
+            for name, part in zip(theirs, state, strict=True):
+                _require_close(f"next_{name}", theirs[name], part.numpy(), where)
+            actions = policy.network.greedy(chosen_by) + policy.first_action
+            if given["action"].shape != actions.shape or not np.array_equal(given["action"], actions):
+                raise RunError(f"{where} the action is {given['action'].tolist()}, and the package's by the same values {actions.tolist()}")
+
+
+def output_names(policy: Policy) -> tuple[str, ...]:
+    """The outputs that the action is chosen by, which one after the other are the network's."""
+    return tuple(policy.network.distribution.parameters) if isinstance(policy.network, ActorCritic) else ("values",)
+
+
+def random_observations(policy: Policy, batch_size: int, rng: np.random.Generator) -> Array:
+    """Such as the network may meet: bytes over their range, other numbers about where training saw them."""
+    shape, dtype = (batch_size, *policy.spaces["obs_shape"]), np.dtype(policy.spaces["obs_dtype"])
+    if dtype == np.uint8:
+        return rng.integers(0, 256, shape, np.uint8)
+    numbers: Array = rng.standard_normal(shape)
+    if policy.normalizer is not None:
+        numbers = policy.normalizer.shift + numbers * policy.normalizer.scale
+    return numbers.astype(dtype)
+
+
+def _require_close(name: str, found: Array, expected: Array, where: str) -> None:
+    if found.shape != expected.shape:
+        raise RunError(f"{where} {name} has the shape {found.shape}, and the package's is {expected.shape}")
+    off = float(np.max(np.abs(found - expected), initial=0.0))
+    allowed = TOLERANCE * max(1.0, float(np.max(np.abs(expected), initial=0.0)))
+    if not off <= allowed:
+        raise RunError(f"{where} {name} differs from the package's by {off:.3g}, and rounding explains {allowed:.3g}")
