@@ -18,10 +18,11 @@ import torch
 from torch.onnx._internal.exporter import _registration
 
 from command_line import Cli
+from masked_tasks import Told
 from rl_training import DQN
 from rl_training.envs.normalize import ObservationNormalizer
 from rl_training.errors import RunError, UserError
-from rl_training.exchange import acting_module, export
+from rl_training.exchange import acting_module, export, parity
 from rl_training.exchange.export import export_policy
 from rl_training.exchange.onnx_policy import OnnxPolicy
 from rl_training.experiment.config import TrainConfig
@@ -81,6 +82,19 @@ class Choices(gym.Env[Any, Any]):
         return np.zeros(3, np.float32), 0.0, True, False, {}
 
 
+class Pixels(gym.Env[Any, Any]):
+    """Images of MinAtar's form: channels last, booleans."""
+
+    observation_space = gym.spaces.Box(0, 1, (10, 10, 4), bool)
+    action_space = gym.spaces.Discrete(3)
+
+    def reset(self, **_: Any) -> Any:
+        return np.zeros((10, 10, 4), bool), {}
+
+    def step(self, action: Any) -> Any:
+        return np.zeros((10, 10, 4), bool), 0.0, True, False, {}
+
+
 MULTI = gym.spaces.MultiDiscrete([[2, 3], [4, 2]], start=[[5, 0], [0, -1]])
 BOX = gym.spaces.Box(np.array([-0.5, -np.inf], np.float32), np.array([0.5, np.inf], np.float32))
 CASES: dict[str, tuple[str, Any, dict[str, Any]]] = {
@@ -89,6 +103,10 @@ CASES: dict[str, tuple[str, Any, dict[str, Any]]] = {
     "actions from 3": ("dqn", lambda: Choices(gym.spaces.Discrete(4, start=3)), {}),
     "multi-discrete": ("ppo", lambda: Choices(MULTI), {}),
     "gaussian": ("ppo", lambda: Choices(BOX), {}),
+    "masked": ("drqn", lambda: Choices(gym.spaces.Discrete(4, start=3)), _RECURRENT),
+    "masked multi-discrete": ("ppo", lambda: Choices(MULTI), {}),
+    "pixels": ("dqn", Pixels, {}),
+    "recurrent pixels": ("drqn", Pixels, _RECURRENT),
 }
 
 
@@ -98,25 +116,28 @@ def test_every_row_in_onnx_acts_as_the_package_does(case: str) -> None:
     """`_onnx` holds the file against the package itself (exchange/parity.py); here it is held against `predict`, from outside."""
     algo, env, algo_kwargs = CASES[case]
     policy = policy_of_row(algo, env, **algo_kwargs)
+    masked, rng = case.startswith("masked"), np.random.default_rng(1)
+    policy.spaces["action_masks"] = masked
     content = export._onnx(policy, said(policy, algo))
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
     inputs, outputs = ([value.name for value in values] for values in (session.get_inputs(), session.get_outputs()))
     states = {2: ["h", "c"], 1: ["h"], 0: []}[len(policy.network.initial_state(1))]
-    assert inputs == ["obs", *states, *(["episode_start"] if states else [])]
+    assert inputs == ["obs", *states, *(["episode_start"] if states else []), *(["action_mask"] if masked else [])]
     parameters = list(policy.network.distribution.parameters) if isinstance(policy.network, ActorCritic) else []
     assert outputs == ["action", "values", *parameters, *(f"next_{name}" for name in states)]
     assert session.get_inputs()[0].shape[0] == "batch"
 
-    rng, state, carried = np.random.default_rng(1), None, {}
+    state, carried = None, {}
     for name in states:
         layers, _, size = next(value.shape for value in session.get_inputs() if value.name == name)
         carried[name] = np.zeros((layers, 5, size), np.float32)
     equal = 0
     for step in range(20):
-        obs = rng.standard_normal((5, *policy.spaces["obs_shape"])).astype(np.float32)
-        starts = np.full(5, step % 7 == 0)
-        expected, state = policy.predict(obs, state, starts)
-        found = dict(zip(outputs, session.run(None, {"obs": obs, **carried, **({"episode_start": starts} if states else {})}), strict=True))
+        obs = (rng.standard_normal((5, *policy.obs_shape)) > 0.5).astype(policy.obs_dtype)
+        starts, masks = np.full(5, step % 7 == 0), parity.random_masks(policy, 5, rng)
+        expected, state = policy.predict(obs, state, starts, action_masks=masks)
+        also = {**({"episode_start": starts} if states else {}), **({} if masks is None else {"action_mask": masks})}
+        found = dict(zip(outputs, session.run(None, {"obs": obs, **carried, **also}), strict=True))
         carried = {name: found[f"next_{name}"] for name in states}
         assert found["action"].shape == np.shape(expected) and found["action"].dtype == np.asarray(expected).dtype
         if "mean" in parameters:
@@ -124,6 +145,19 @@ def test_every_row_in_onnx_acts_as_the_package_does(case: str) -> None:
         else:
             equal += int((found["action"] == expected).sum())
     assert "mean" in parameters or equal >= 0.98 * expected.size * 20  # two values may be nearer than rounding
+
+
+def test_a_run_with_masks_is_exported_with_them(tmp_path: Path) -> None:
+    agent = DQN(lambda: Told(0), output_dir=tmp_path, eval_episodes=1, hidden_sizes=[8], learning_starts=10)
+    agent.learn(30)
+    exported = OnnxPolicy.load(agent.export(tmp_path / "policy.onnx"))
+    obs = [0.0, 1.0, 2.0]
+    free, _ = exported.answer(obs)
+    others = [action != free["action"] for action in range(3)]
+    masked, _ = exported.answer(obs, action_mask=others)
+    assert masked["q_values"] == free["q_values"] and masked["action"] == agent.predict(obs, action_masks=others)[0] != free["action"]
+    with pytest.raises(UserError, match="allows no action"):
+        exported.answer(obs, action_mask=[0, 0, 0])
 
 
 def test_torch_export_acts_as_the_package_does() -> None:

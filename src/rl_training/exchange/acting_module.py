@@ -1,10 +1,10 @@
 """A policy as one module of named tensors: what is exported.
 
-    obs [, h, c, episode_start]   →   action, values [, logits | mean, log_std] [, next_h, next_c]
+    obs [, h, c, episode_start] [, action_mask]   →   action, values [, logits | mean, log_std] [, next_h, next_c]
 
-`obs` is what `predict` reads: after the environment's wrappers, before normalisation, whose statistics are part of the module.
-`action` is the greedy or likeliest one, as the environment takes it. `values` are Q-values [B, A], or the state's value [B] beside the
-parameters of a policy.
+`obs` is what `predict` reads: after the environment's wrappers, before an image is turned channels first and before normalisation, which
+are part of the module. `action` is the greedy or likeliest one among those that `action_mask` allows, as the environment takes it. `values`
+are Q-values [B, A], or the state's value [B] beside the parameters of a policy: what the network gives, whatever is allowed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rl_training.envs.spaces import first_action
+from rl_training.envs.masks import choice_sizes
 from rl_training.errors import UserError
 from rl_training.models.actor_critic import ActorCritic
 from rl_training.runtime.policy import Policy
@@ -35,10 +35,12 @@ class ActingModule(nn.Module):
         if not isinstance(network, nn.Module):
             raise UserError(f"a {type(network).__name__} is no torch module, and so cannot be exported")
         self.network: Any = network
-        self.first_action = first_action(policy.spaces["action"])
+        self.action: dict[str, Any] = policy.spaces["action"]
+        self.first_action = policy.first_action
         self.state_names = STATE_INPUTS[: len(network.initial_state(1))]
         if len(network.initial_state(1)) > len(STATE_INPUTS):
             raise UserError(f"only a state of up to {len(STATE_INPUTS)} parts ({', '.join(STATE_INPUTS)}) can be exported")
+        self.image, self.masked = policy.image, bool(policy.spaces.get("action_masks"))
         normalizer = policy.normalizer
         self.clip = None if normalizer is None else float(normalizer.clip)
         # float64, as the package normalises
@@ -46,26 +48,40 @@ class ActingModule(nn.Module):
         self.register_buffer("scale", None if normalizer is None else torch.as_tensor(normalizer.scale))
 
     def forward(
-        self, obs: Tensor, h: Tensor | None = None, c: Tensor | None = None, episode_start: Tensor | None = None
+        self,
+        obs: Tensor,
+        h: Tensor | None = None,
+        c: Tensor | None = None,
+        episode_start: Tensor | None = None,
+        action_mask: Tensor | None = None,
     ) -> dict[str, Tensor]:
         state = tuple(part for part in (h, c) if part is not None)
         starts = torch.zeros(obs.shape[0], dtype=torch.bool) if episode_start is None else episode_start
-        named, after = self._act(self._normalized(obs), state, starts)
+        named, after = self._act(self._normalized(self._channels_first(obs)), state, starts, action_mask)
         return named | {f"next_{name}": part for name, part in zip(self.state_names, after, strict=True)}
 
-    def _act(self, obs: Tensor, state: tuple[Tensor, ...], starts: Tensor) -> tuple[dict[str, Tensor], tuple[Tensor, ...]]:
+    def _act(
+        self, obs: Tensor, state: tuple[Tensor, ...], starts: Tensor, mask: Tensor | None
+    ) -> tuple[dict[str, Tensor], tuple[Tensor, ...]]:
         network = self.network
         if isinstance(network, ActorCritic):
             outputs, value, after = network.step_with_value(obs, state, starts)
             distribution = network.distribution
             parts = torch.split(outputs, list(distribution.parameters.values()), -1)
-            actions = distribution.greedy(outputs)
+            actions = distribution.greedy(_allowed(outputs, mask))
             return {"action": self._from_first(actions), "values": value, **dict(zip(distribution.parameters, parts, strict=True))}, after
         q_values, after = network.step(obs, state, starts)
-        return {"action": self._from_first(q_values.argmax(-1)), "values": q_values}, after
+        return {"action": self._from_first(_allowed(q_values, mask).argmax(-1)), "values": q_values}, after
 
     def _from_first(self, actions: Tensor) -> Tensor:
         return actions + self.first_action if self.first_action else actions
+
+    def _channels_first(self, obs: Tensor) -> Tensor:
+        """What `ImageForm.read` does."""
+        if self.image is None:
+            return obs
+        moved = obs.permute(0, *(1 + axis for axis in self.image.axes)).to(torch.uint8)
+        return moved if moved.ndim == 4 else moved.unsqueeze(1)
 
     def _normalized(self, obs: Tensor) -> Tensor:
         if self.shift is None or self.scale is None or self.clip is None:
@@ -76,4 +92,11 @@ class ActingModule(nn.Module):
         """Inputs by name for these observations [B, ...], at an episode's start."""
         state = self.network.initial_state(len(obs))
         carried = {**dict(zip(self.state_names, state, strict=True)), "episode_start": torch.ones(len(obs), dtype=torch.bool)}
-        return {"obs": obs, **(carried if state else {})}
+        return {"obs": obs, **(carried if state else {}), **({"action_mask": self._all_allowed(len(obs))} if self.masked else {})}
+
+    def _all_allowed(self, batch_size: int) -> Tensor:
+        return torch.ones(batch_size, sum(choice_sizes(self.action)), dtype=torch.bool)
+
+
+def _allowed(outputs: Tensor, mask: Tensor | None) -> Tensor:
+    return outputs if mask is None else torch.where(mask, outputs, -torch.inf)

@@ -41,7 +41,7 @@ def export_policy(checkpoint: str | Path, file: str | Path) -> Path:
     opened, policy = with_checkpoint(checkpoint, lambda found: (found, policy_of(found)))
     try:
         content = make(policy, about(opened))
-    except RunError as error:
+    except (RunError, UserError) as error:
         raise RunError(f"{opened.path}: was not exported: {error}") from None
     with failing_as_run_error(path):
         write_pieces(path, (content,))
@@ -147,7 +147,7 @@ def trace(module: ActingModule, policy: Policy) -> ExportedProgram:
 
 def _example_obs(policy: Policy) -> torch.Tensor:
     """Two observations: a batch of one would be taken for a constant."""
-    return torch.zeros(2, *policy.spaces["obs_shape"], dtype=getattr(torch, policy.spaces["obs_dtype"]))
+    return torch.zeros(2, *policy.obs_shape, dtype=getattr(torch, policy.obs_dtype))
 
 
 def _cannot(error: Exception) -> RunError:

@@ -10,20 +10,22 @@ from typing import Any
 
 import numpy as np
 
-from rl_training.envs.spaces import first_action
-from rl_training.errors import CheckpointError, RunError, UserError
+from rl_training.envs.masks import choice_sizes
+from rl_training.errors import CheckpointError, UserError
 from rl_training.exchange.acting_module import STATE_INPUTS
 from rl_training.experiment.files import parse_json, read_bytes, reason
 from rl_training.experiment.saved_spaces import require_saved_spaces
 from rl_training.experiment.state_files import join_state, split_state
 from rl_training.models.distributions import make_distribution
-from rl_training.runtime.policy import read_observation
+from rl_training.runtime.behaviour import allowed_outputs
+from rl_training.runtime.policy import read_action_masks, read_observation
 from rl_training.types import Array
 
 FORMAT = 1
 """Of the metadata: a reader of another number does not know what the names mean."""
 
 MAX_BYTES = 1 << 30
+MAX_STATE = 10**7  # numbers of one part of a state
 _KEYS = ("format", "row", "env_id", "step", "version", "commit", "spaces", "wrappers")
 _DTYPES = {
     "tensor(float)": "float32",
@@ -62,17 +64,20 @@ class OnnxPolicy:
             self._session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # onnxruntime's errors have no common class
             raise UserError(f"{source}: onnxruntime cannot run it ({_short(error)})") from None
-        self.metadata = _read_metadata(self._session.get_modelmeta().custom_metadata_map, source)
-        self.spaces: dict[str, Any] = self.metadata["spaces"]
-        self._state_shapes = self._checked_inputs(source)
-        self._require_outputs(source)
-        kind = self.spaces["action"]["kind"]
-        policy = {"logits", "log_std"} & {output.name for output in self._session.get_outputs()}
-        try:
-            self._distribution = make_distribution(self.spaces["action"]) if policy else None
-        except ValueError:
-            raise UserError(f"{source}: no policy is known for actions of kind {kind!r:.40}") from None
         self.source = source
+        self.metadata = _read_metadata(self._session.get_modelmeta().custom_metadata_map, source)
+        spaces = self.metadata["spaces"]
+        self.action: dict[str, Any] = spaces["action"]
+        image = spaces.get("image") or {"shape": spaces["obs_shape"], "dtype": spaces["obs_dtype"]}
+        self.obs_shape, self.obs_dtype = tuple(image["shape"]), str(image["dtype"])
+        self._names = [output.name for output in self._session.get_outputs()]
+        self._state_shapes = self._checked_inputs()
+        self._masked = any(given.name == "action_mask" for given in self._session.get_inputs())
+        self._distribution = make_distribution(self.action) if {"logits", "mean"} & set(self._names) else None
+        self._chosen_by = ["values"] if self._distribution is None else list(self._distribution.parameters)
+        missing = {"action", "values", *self._chosen_by, *(f"next_{name}" for name in self._state_shapes)} - set(self._names)
+        if missing:
+            raise UserError(f"{source}: has no output {min(missing)}")
 
     @classmethod
     def load(cls, path: str | Path) -> OnnxPolicy:
@@ -85,58 +90,71 @@ class OnnxPolicy:
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Outputs by name for inputs by name, each with the batch as its first axis (of a state, the second)."""
-        names = [output.name for output in self._session.get_outputs()]
         try:
-            return dict(zip(names, self._session.run(names, dict(inputs)), strict=True))
+            return dict(zip(self._names, self._session.run(self._names, dict(inputs)), strict=True))
         except Exception as error:
-            raise RunError(f"{self.source}: onnxruntime failed ({_short(error)})") from None
+            raise UserError(f"{self.source}: onnxruntime failed ({_short(error)})") from None
 
     def initial_state(self, batch_size: int) -> tuple[Array, ...]:
         return tuple(np.zeros((layers, batch_size, size), np.float32) for layers, size in self._state_shapes.values())
 
-    def answer(self, obs: Any, state: Any = None, episode_start: Any = None) -> tuple[dict[str, Any], tuple[Array, ...]]:
+    def answer(
+        self, obs: Any, state: Any = None, episode_start: Any = None, action_mask: Any = None
+    ) -> tuple[dict[str, Any], tuple[Array, ...]]:
         """The action for one observation and what it was chosen by, as `Policy.answer` gives them, and the state carried on."""
-        read = read_observation(obs, tuple(self.spaces["obs_shape"]), self.spaces["obs_dtype"])
+        read, masks = read_observation(obs, self.obs_shape, self.obs_dtype), read_action_masks(action_mask, self.action, ())
         inputs = {"obs": read[None], **dict(zip(self._state_shapes, self.initial_state(1) if state is None else state, strict=True))}
         if self._state_shapes:
             inputs["episode_start"] = np.asarray([False] if episode_start is None else episode_start, bool).reshape(1)
+        if self._masked:
+            inputs["action_mask"] = np.ones((1, sum(choice_sizes(self.action))), bool) if masks is None else masks
+        elif masks is not None:
+            raise UserError("has an action_mask, and this policy takes none: it was trained without")
         outputs = self.run(inputs)
+        chosen_by = self._one_row(outputs)
         action = outputs["action"][0].tolist()
         if self._distribution is None:
-            answer = {"action": action, "q_values": outputs["values"][0].tolist()}
+            answer = {"action": action, "q_values": chosen_by[0].tolist()}
         else:
-            chosen_by = np.concatenate([outputs[name][0] for name in self._distribution.parameters])
-            answer = {"action": action, **self._distribution.describe(chosen_by)}
+            answer = {"action": action, **self._distribution.describe(allowed_outputs(chosen_by, masks)[0])}
         if not all(np.isfinite(value).all() for value in answer.values()):
             raise UserError("has no answer: what the network gives for it is not finite")
         return answer, tuple(outputs[f"next_{name}"] for name in self._state_shapes)
 
-    def _checked_inputs(self, source: str) -> dict[str, tuple[int, int]]:
-        """The parts of the state with layers and size; UserError where the inputs are not those of an exported policy."""
-        inputs = {given.name: given for given in self._session.get_inputs()}
-        obs = inputs.pop("obs", None)
-        wanted, dtype = list(self.spaces["obs_shape"]), self.spaces["obs_dtype"]
-        if obs is None or list(obs.shape[1:]) != wanted or _DTYPES.get(obs.type) != dtype:
-            found = "is missing" if obs is None else f"is {obs.type} of shape {obs.shape}"
-            raise UserError(f"{source}: its input obs {found}, and its metadata says {dtype} of shape {wanted}")
-        starts = inputs.pop("episode_start", None)
-        state = {name: inputs.pop(name) for name in STATE_INPUTS if name in inputs}
-        if inputs or bool(state) != (starts is not None):
-            raise UserError(f"{source}: has the inputs {', '.join(g.name for g in self._session.get_inputs()):.200}, not those of a policy")
-        shapes = {}
-        for name, part in state.items():
-            if len(part.shape) != 3 or not all(type(part.shape[axis]) is int for axis in (0, 2)) or part.type != "tensor(float)":
-                raise UserError(f"{source}: its input {name} is {part.type} of shape {part.shape}, not a state")
-            shapes[name] = part.shape[0], part.shape[2]
-        return shapes
+    def _one_row(self, outputs: Mapping[str, Array]) -> Array:
+        """What the action was chosen by, [1, N]; UserError where the outputs are not those for one observation."""
+        size = self.action.get("n") if self._distribution is None else self._distribution.num_outputs
+        rows = [outputs[name] for name in self._chosen_by]
+        state = {outputs[f"next_{name}"].shape == (layers, 1, width) for name, (layers, width) in self._state_shapes.items()}
+        if (
+            any(row.ndim != 2 or len(row) != 1 for row in rows)
+            or sum(row.shape[1] for row in rows) != size
+            or outputs["action"].shape[:1] != (1,)
+            or False in state
+        ):
+            raise UserError(f"{self.source}: its outputs are not of the shapes of a policy's")
+        return np.concatenate(rows, -1)
 
-    def _require_outputs(self, source: str) -> None:
-        names = {output.name for output in self._session.get_outputs()}
-        missing = {"action", "values", *(f"next_{name}" for name in self._state_shapes)} - names
-        if "log_std" in names:
-            missing |= {"mean"} - names
-        if missing:
-            raise UserError(f"{source}: has no output {min(missing)}")
+    def _checked_inputs(self) -> dict[str, tuple[int, int]]:
+        """The parts of the state with layers and size; UserError where the inputs are not those of an exported policy."""
+        given = {each.name: each for each in self._session.get_inputs()}
+        obs, wanted = given.get("obs"), list(self.obs_shape)
+        if obs is None or list(obs.shape[1:]) != wanted or _DTYPES.get(obs.type) != self.obs_dtype:
+            found = "is missing" if obs is None else f"is {obs.type} of shape {obs.shape}"
+            raise UserError(f"{self.source}: its input obs {found}, and its metadata says {self.obs_dtype} of shape {wanted}")
+        shapes = {}
+        for name in STATE_INPUTS:
+            if name not in given:
+                continue
+            shape = given[name].shape
+            whole = len(shape) == 3 and all(type(shape[axis]) is int and 0 < shape[axis] <= MAX_STATE for axis in (0, 2))
+            if not whole or shape[0] * shape[2] > MAX_STATE or given[name].type != "tensor(float)":
+                raise UserError(f"{self.source}: its input {name} is {given[name].type} of shape {shape}, not a state")
+            shapes[name] = shape[0], shape[2]
+        known = {"obs", *shapes, *(["episode_start"] if shapes else []), "action_mask"}
+        if not given.keys() <= known or (shapes and "episode_start" not in given):
+            raise UserError(f"{self.source}: has the inputs {', '.join(given):.200}, which are not those of a policy")
+        return shapes
 
 
 def _require_plain(content: bytes, source: str) -> None:
@@ -177,11 +195,12 @@ def _read_metadata(found: Mapping[str, str], source: str) -> dict[str, Any]:
     try:
         spaces = join_state(parse_json(found["spaces"]), {}, source=f"{source}: its metadata")
         checked = require_saved_spaces(spaces, source=f"{source}: its metadata")
-        first_action(checked["action"])
     except CheckpointError:
         raise
     except ValueError as error:
         raise UserError(f"{source}: spaces in its metadata are no JSON ({_short(error)})") from None
+    if checked["action"]["kind"] not in ("discrete", "multi_discrete", "box"):
+        raise UserError(f"{source}: its metadata has actions of the unknown kind {checked['action']['kind']!r:.40}")
     return {**found, "spaces": checked}
 
 

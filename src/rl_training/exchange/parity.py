@@ -7,9 +7,11 @@ from typing import TypeAlias
 
 import numpy as np
 
+from rl_training.envs.masks import choice_sizes
 from rl_training.errors import RunError
 from rl_training.exchange.acting_module import STATE_INPUTS
 from rl_training.models.actor_critic import ActorCritic
+from rl_training.runtime.behaviour import allowed_outputs
 from rl_training.runtime.policy import Policy
 from rl_training.types import Array
 
@@ -40,7 +42,9 @@ def require_parity(run: Run, policy: Policy, *, seed: int = 0) -> None:
             starts = (rng.random(batch_size) < 0.1) | (step == 0)
             value = policy.value(obs, state, starts) if isinstance(policy.network, ActorCritic) else None
             outputs, state = policy.outputs(obs, state, starts)
-            given = run({"obs": obs, **theirs, **({"episode_start": starts} if theirs else {})})
+            masks = random_masks(policy, batch_size, rng)
+            also = {"episode_start": starts} if theirs else {}
+            given = run({"obs": obs, **theirs, **also, **({} if masks is None else {"action_mask": masks})})
             theirs = {name: given[f"next_{name}"] for name in theirs}
             where = f"at step {step + 1} of {batch_size} episodes"
             chosen_by = np.concatenate([given[name] for name in output_names(policy)], -1)
@@ -49,7 +53,7 @@ def require_parity(run: Run, policy: Policy, *, seed: int = 0) -> None:
                 _require_close("values", given["values"], value, where)
             for name, part in zip(theirs, state, strict=True):
                 _require_close(f"next_{name}", theirs[name], part.numpy(), where)
-            actions = policy.network.greedy(chosen_by) + policy.first_action
+            actions = policy.network.greedy(allowed_outputs(chosen_by, masks)) + policy.first_action
             if given["action"].shape != actions.shape or not np.array_equal(given["action"], actions):
                 raise RunError(f"{where} the action is {given['action'].tolist()}, and the package's by the same values {actions.tolist()}")
 
@@ -61,13 +65,25 @@ def output_names(policy: Policy) -> tuple[str, ...]:
 
 def random_observations(policy: Policy, batch_size: int, rng: np.random.Generator) -> Array:
     """Such as the network may meet: bytes over their range, other numbers about where training saw them."""
-    shape, dtype = (batch_size, *policy.spaces["obs_shape"]), np.dtype(policy.spaces["obs_dtype"])
-    if dtype == np.uint8:
-        return rng.integers(0, 256, shape, np.uint8)
+    shape, dtype = (batch_size, *policy.obs_shape), np.dtype(policy.obs_dtype)
+    if dtype.kind in "bu":
+        high = 255 if policy.image is None else policy.image.high
+        return rng.integers(0, high, shape, np.uint8, endpoint=True).astype(dtype)
     numbers: Array = rng.standard_normal(shape)
     if policy.normalizer is not None:
         numbers = policy.normalizer.shift + numbers * policy.normalizer.scale
     return numbers.astype(dtype)
+
+
+def random_masks(policy: Policy, batch_size: int, rng: np.random.Generator) -> Array | None:
+    """About half of the actions, and in each choice at least one; None where the policy knows of no masks."""
+    if not policy.spaces.get("action_masks"):
+        return None
+    sizes = choice_sizes(policy.spaces["action"])
+    masks = rng.random((batch_size, sum(sizes))) < 0.5
+    for first, size in zip(np.cumsum([0, *sizes[:-1]]), sizes, strict=True):
+        masks[np.arange(batch_size), first + rng.integers(0, size, batch_size)] = True
+    return masks
 
 
 def _require_close(name: str, found: Array, expected: Array, where: str) -> None:

@@ -74,6 +74,7 @@ class _Spaces(BaseModel):
     obs_shape: Shape
     obs_dtype: Dtype
     image: _Image | None = None
+    action_masks: bool = False  # whether the environments say which actions are allowed
     action: _Action
     num_actions: Annotated[int, Field(ge=1, le=MAX_ACTIONS)] | None = None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -32,21 +33,21 @@ class Policy:
             self._behaviour = Sampling(network.distribution, seed=seed)
         else:
             self._behaviour = EpsilonGreedy(lambda _: epsilon, num_actions=spaces["num_actions"], learning_starts=0, seed=seed)
-        self._image = None if spaces.get("image") is None else ImageForm.from_described(spaces["image"])
+        self.image = None if spaces.get("image") is None else ImageForm.from_described(spaces["image"])
         # what is given is as the environment gives it; an image becomes channels first here
-        self._shape = tuple(spaces["obs_shape"]) if self._image is None else self._image.shape
-        self._dtype: str = spaces["obs_dtype"] if self._image is None else self._image.dtype
+        self.obs_shape = tuple(spaces["obs_shape"]) if self.image is None else self.image.shape
+        self.obs_dtype: str = spaces["obs_dtype"] if self.image is None else self.image.dtype
         self.first_action = first_action(spaces["action"])
 
     def _batch(self, obs: Any) -> tuple[Array, bool]:
         try:
-            array = read_observation(obs, self._shape, self._dtype, batch=True)
+            array = read_observation(obs, self.obs_shape, self.obs_dtype, batch=True)
         except UserError as error:
             raise UserError(f"an observation {error}") from None
-        single = array.shape == self._shape
+        single = array.shape == self.obs_shape
         batch = array[None] if single else array
-        if self._image is not None:
-            batch = self._image.read(batch)
+        if self.image is not None:
+            batch = self.image.read(batch)
         return (batch if self.normalizer is None else self.normalizer.normalize(batch)), single
 
     @torch.inference_mode()
@@ -78,7 +79,7 @@ class Policy:
         self, obs: Any, state: CoreState | None = None, episode_start: Any = None, action_mask: Any = None
     ) -> tuple[dict[str, Any], CoreState]:
         """The greedy action for one observation with the outputs it was chosen by, as JSON can hold them, and the state carried on."""
-        obs, masks = read_observation(obs, self._shape, self._dtype), self._masks(action_mask, ())
+        obs, masks = read_observation(obs, self.obs_shape, self.obs_dtype), read_action_masks(action_mask, self.spaces["action"], ())
         outputs, state = self.outputs(obs, state, episode_start)
         among = allowed_outputs(outputs[None], masks)
         action = (self.network.greedy(among)[0] + self.first_action).tolist()
@@ -104,7 +105,7 @@ class Policy:
         pass in next time: () for a feed-forward network. action_masks: [A] or [B, A], true where an action may be chosen (None: all)."""
         batch, single = self._batch(obs)
         try:
-            masks = self._masks(action_masks, () if single else (len(batch),))
+            masks = read_action_masks(action_masks, self.spaces["action"], () if single else (len(batch),))
         except UserError as error:
             raise UserError(f"an observation {error}") from None
         outputs, state = self._step(batch, state, episode_start, deterministic)
@@ -116,19 +117,6 @@ class Policy:
         actions = actions + self.first_action
         one = int(actions[0]) if actions.ndim == 1 else actions[0]
         return (one if single else actions), state
-
-    def _masks(self, given: Any, shape: tuple[int, ...]) -> Array | None:
-        """[B, A] of a mask for each observation; shape: () for a single one, else (B,)."""
-        if given is None:
-            return None
-        try:
-            sizes = choice_sizes(self.spaces["action"])
-            masks = read_masks(given, sizes, shape)
-            if not allows_some(masks, sizes).all():
-                raise MaskError("an action mask that allows no action")
-        except MaskError as error:
-            raise UserError(f"has {error}") from None
-        return masks.reshape(-1, masks.shape[-1])
 
     def _step(self, batch: Array, state: CoreState | None, episode_start: Any, deterministic: bool) -> tuple[torch.Tensor, CoreState]:
         state, starts = self._carried(state, len(batch)), _starts(episode_start, len(batch))
@@ -157,6 +145,20 @@ def _starts(episode_start: Any, batch_size: int) -> Array:
     except (TypeError, ValueError):
         raise UserError(f"episode_start must be true or false for each of {batch_size} observations, got {episode_start!r:.60}") from None
     return starts
+
+
+def read_action_masks(given: Any, action: Mapping[str, Any], shape: tuple[int, ...]) -> Array | None:
+    """[B, A] of a mask for each observation; shape: () for a single one, else (B,)."""
+    if given is None:
+        return None
+    try:
+        sizes = choice_sizes(action)
+        masks = read_masks(given, sizes, shape)
+        if not allows_some(masks, sizes).all():
+            raise MaskError("an action mask that allows no action")
+    except MaskError as error:
+        raise UserError(f"has {error}") from None
+    return masks.reshape(-1, masks.shape[-1])
 
 
 def read_observation(value: Any, shape: tuple[int, ...], dtype: str, *, batch: bool = False) -> Array:

@@ -213,6 +213,8 @@ def prepare(config: TrainConfig, env: EnvSource | None) -> Setup:
         network = network.to(device)
         use_precision(network, found.precision.value, device)
         envs.begin()  # what a run has to store depends on whether they give action masks
+        if envs.action_masks is not None:
+            spaces["action_masks"] = True
         check_sanity(config)  # last: what is refused is told alone, without doubts about a run that never begins
     except BaseException:
         envs.close()
