@@ -5,6 +5,14 @@ seed, so the seed and the actions since the last reset *are* its state. `Replaya
 inside the vector environment, so that it sees the resets an autoreset makes, in this process or in a worker.
 
 The record has a bound (`MAX_RECORDED`), since a continuing task never resets: an episode that is longer cannot be played again.
+
+An environment may offer a pair of its own instead, which spares the playing (an Atari game has up to 27,000 steps):
+
+    save_state() -> State | None           everything it goes on from, as a checkpoint can hold it; None: it has none now
+    restore_state(state) -> obs, info      called after a reset; raises where that is no state of its own
+
+Where what it arrives at is not the observation that was saved, or it raises, the actions are played. Only the environment itself can offer
+the pair: a wrapper around it may hold something that is not in its state.
 """
 
 from __future__ import annotations
@@ -13,7 +21,7 @@ import copy
 import warnings
 import zlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, SupportsFloat, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, SupportsFloat, TypedDict, cast
 
 import gymnasium as gym
 import numpy as np
@@ -23,7 +31,7 @@ from rl_training.envs.masks import EnvMasks, MaskError
 from rl_training.errors import RunError
 
 if TYPE_CHECKING:
-    from rl_training.types import Array
+    from rl_training.types import Array, State
 
 MAX_RECORDED = 100_000
 """The longest episode, in steps, whose actions are kept: several times the longest of Atari."""
@@ -41,18 +49,28 @@ def episode_seed(seed: int, stream: str, env_index: int, episode: int) -> int:
     return int(sequence.generate_state(1)[0]) >> 1
 
 
+class SavedEpisode(NamedTuple):
+    """An episode under way."""
+
+    number: int
+    actions: Array | None  # [t, ...] since its reset; None where it is longer than what is kept
+    state: State | None  # `save_state` of the environment with `obs`, where it offers that
+
+
 class EpisodeRecord(TypedDict):
     """Where an environment is to be brought back to."""
 
     episode: int
-    actions: Array  # [t, ...] since its reset
+    actions: Array | None  # as in SavedEpisode
+    state: State | None
+    length: int
     ended: bool  # the episode is over and its reset has not come yet, as between two steps of NEXT_STEP
 
 
 class Replay(TypedDict):
     """What playing a record again gave, for the adapter to compare with what was saved."""
 
-    episode_return: float
+    episode_return: float | None  # None where the state was restored, and nothing played
     length: int
     ended: bool
 
@@ -73,6 +91,8 @@ class ReplayableEpisodes(gym.Wrapper[Any, Any, Any, Any]):
         self._most, self._max_steps = MAX_RECORDED if record else 0, max_steps
         self._shape, self._dtype = env.observation_space.shape, env.observation_space.dtype  # None for a Tuple or Dict, which no row takes
         self._length = 0  # steps since the reset
+        self._obs: Any = None  # the last one
+        self._saving = _saving(env) if record else None
         self.cut_episodes: list[int] = []  # those that `max_steps` ended
         self._keep: Callable[[Any], Any] = int if isinstance(env.action_space, gym.spaces.Discrete) else np.array  # np.array copies
         self._actions: list[Any] = []
@@ -90,8 +110,10 @@ class ReplayableEpisodes(gym.Wrapper[Any, Any, Any, Any]):
             return self._begin(options)
         self.next_episode = record["episode"]
         obs, info = self._begin(options)
+        if record["state"] is not None and not record["ended"] and (arrived := self._restored(record)) is not None:
+            return arrived
         episode_return, ended = 0.0, False
-        for action in record["actions"]:
+        for action in record["actions"] if record["actions"] is not None else ():
             if ended:  # it ended earlier than when it was recorded: not deterministic, and no step may follow an end
                 break
             obs, reward, terminated, truncated, info = self.step(action)
@@ -100,6 +122,25 @@ class ReplayableEpisodes(gym.Wrapper[Any, Any, Any, Any]):
         self.replay = Replay(episode_return=episode_return, length=self._length, ended=ended)
         self._reset_due = record["ended"]
         return obs, info
+
+    def _restored(self, record: EpisodeRecord) -> tuple[Any, dict[str, Any]] | None:
+        """Where the environment's own state brings it, or None: then it has begun the episode again."""
+        if self._saving is None:
+            return None
+        state = dict(record["state"] or {})
+        try:
+            expected = np.asarray(state.pop("obs"))
+            obs, info = self._saving.restore_state(state)
+        except FAILURES:  # a state that is not its own: the actions say where it was
+            obs, info, expected = None, {}, np.zeros(0)
+        if obs is None or not np.array_equal(obs, expected):
+            self.next_episode = record["episode"]
+            self._begin(None)
+            return None
+        self._length, self._obs = record["length"], obs
+        self._actions = [] if record["actions"] is None else [self._keep(action) for action in record["actions"]]
+        self.replay = Replay(episode_return=None, length=self._length, ended=False)
+        return obs, self._with_mask(info, False)
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
         if self._reset_due:
@@ -123,6 +164,7 @@ class ReplayableEpisodes(gym.Wrapper[Any, Any, Any, Any]):
             info = self._with_mask(info, bool(terminated))
         if ended:
             obs = copy.deepcopy(obs)  # the reset that follows may write into the same array
+        self._obs = obs
         return obs, reward, terminated, truncated, info
 
     def close(self) -> None:
@@ -132,13 +174,15 @@ class ReplayableEpisodes(gym.Wrapper[Any, Any, Any, Any]):
         except FAILURES as error:
             warnings.warn(f"environment {self._env_index} raised {one_line(error)} in close()", RuntimeWarning, stacklevel=2)
 
-    def episode_record(self) -> tuple[int, Array | None]:
-        """The episode's number, and the actions [t, ...] since its reset, or None where it is longer than what is kept."""
+    def saved_episode(self) -> SavedEpisode:
+        state = None if self._saving is None else self._saving.save_state()
+        if state is not None:
+            state = {**state, "obs": np.array(self._obs)}
         if self._length > self._most:
             self._actions.clear()
-            return self.next_episode - 1, None
+            return SavedEpisode(self.next_episode - 1, None, state)
         actions = np.asarray(self._actions) if self._actions else np.zeros((0, *(self.action_space.shape or ())), self.action_space.dtype)
-        return self.next_episode - 1, actions
+        return SavedEpisode(self.next_episode - 1, actions, state)
 
     def _begin(self, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
         episode = self.next_episode
@@ -149,7 +193,8 @@ class ReplayableEpisodes(gym.Wrapper[Any, Any, Any, Any]):
             obs, info = self.env.reset(seed=episode_seed(self._seed, self._stream, self._env_index, episode), options=options or None)
         except FAILURES as error:  # as above
             raise self._failure(error) from error
-        return self._as_its_space(obs), self._with_mask(info, False)
+        self._obs = self._as_its_space(obs)
+        return self._obs, self._with_mask(info, False)
 
     def _with_mask(self, info: dict[str, Any], terminated: bool) -> dict[str, Any]:
         try:
@@ -181,6 +226,21 @@ class ReplayableEpisodes(gym.Wrapper[Any, Any, Any, Any]):
 
     def _failure(self, error: BaseException) -> RunError:
         return RunError(f"environment {self._env_index} raised {one_line(error)} in {self._when}")
+
+
+class Saving(Protocol):
+    """The pair that an environment may offer."""
+
+    def save_state(self) -> State | None: ...
+
+    def restore_state(self, state: State) -> tuple[Any, dict[str, Any]]: ...
+
+
+def _saving(env: gym.Env[Any, Any]) -> Saving | None:
+    """The environment, where it offers the pair, behind nothing but wrappers of Gymnasium's that hold nothing of an episode."""
+    while isinstance(env, (gym.wrappers.PassiveEnvChecker, gym.wrappers.OrderEnforcing)):
+        env = env.env
+    return cast("Saving", env) if hasattr(env, "save_state") and hasattr(env, "restore_state") else None
 
 
 def one_line(error: BaseException) -> str:

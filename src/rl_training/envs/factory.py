@@ -14,6 +14,8 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from rl_training.envs import chain as _chain  # noqa: F401  (importing it registers rl_training/Chain-v0 and rl_training/MemoryChain-v0)
+from rl_training.envs.atari.source import PREFIX as ATARI_PREFIX
+from rl_training.envs.atari.source import AtariSource, import_ale
 from rl_training.envs.episodes import FAILURES, ReplayableEpisodes, one_line
 from rl_training.envs.images import KEY as IMAGE_CHANNELS
 from rl_training.envs.images import Channels, is_image
@@ -31,6 +33,7 @@ from rl_training.errors import UserError
 __all__ = ["EnvSource", "Vectorization", "find_env", "make_envs", "require_spaces"]
 
 EnvSource: TypeAlias = str | Callable[..., gym.Env[Any, Any]]
+Source: TypeAlias = EnvSpec | Callable[..., gym.Env[Any, Any]]  # an AtariSource is such a callable
 Vectorization: TypeAlias = Literal["auto", "sync", "async", "native"]
 
 OURS = ("wrappers", IMAGE_CHANNELS)
@@ -54,7 +57,7 @@ def make_envs(
     """Makes `num_envs` environments behind one adapter.
 
     env: a registered id, `module:Id`, or a callable that returns an environment. `env_kwargs` goes to it, except `wrappers` (wrappers.py)
-    and `image_channels` (images.py).
+    and `image_channels` (images.py); for `ALE/…` it names the parts of a protocol (atari/presets.py).
     vectorization: `auto` is the lean loop in this process; `sync` and `async` are Gymnasium's; all three resume exactly. `native` is the
     environment's own vector form, whose episodes restart on resume.
     seed_stream: another name, another sequence of episodes from the same seed; evaluation has its own.
@@ -70,7 +73,8 @@ def make_envs(
         raise UserError(f"vectorization must be one of {', '.join(get_args(Vectorization))}, not {vectorization!r}")
     if num_envs < 1:
         raise UserError(f"num_envs must be at least 1, not {num_envs}")
-    source = find_env(env) if isinstance(env, str) else env
+    source, kwargs = _find_source(env, kwargs)
+    protocol = source.protocol if isinstance(source, AtariSource) else None
     vector_env: VectorEnv[Any, Any, Any]
     if vectorization == "native":
         vector_env = _make_native(source, num_envs, kwargs, wrappers)
@@ -86,6 +90,8 @@ def make_envs(
             observation_normalizer=_observation_normalizer(vector_env, wrappers, update_statistics),
             reward_normalizer=_reward_normalizer(num_envs, wrappers, gamma, update_statistics),
             image_channels=image_channels,
+            clip_rewards=protocol is not None and protocol.clip_rewards,
+            notes=source.notes(native=vectorization == "native") if isinstance(source, AtariSource) else {},
         )
     except UserError:
         vector_env.close()
@@ -95,7 +101,17 @@ def make_envs(
 def make_bare(env: EnvSource, env_kwargs: Mapping[str, Any]) -> gym.Env[Any, Any]:
     """One environment as it is without the named wrappers."""
     kwargs = {key: value for key, value in env_kwargs.items() if key not in OURS}
-    return _make_one(find_env(env) if isinstance(env, str) else env, kwargs)
+    return _make_one(*_find_source(env, kwargs))
+
+
+def _find_source(env: EnvSource, kwargs: dict[str, Any]) -> tuple[Source, dict[str, Any]]:
+    """What makes the environments, and what it is made with."""
+    source = find_env(env) if isinstance(env, str) else env
+    if not isinstance(source, EnvSpec) or not source.id.startswith(ATARI_PREFIX):
+        return source, kwargs
+    parts = {key: value for key, value in kwargs.items() if key not in ("render_mode", "frame_stack")}
+    rendering = {"render_mode": kwargs["render_mode"]} if "render_mode" in kwargs else {}
+    return AtariSource.of(source, parts), rendering
 
 
 def find_env(env_id: str) -> EnvSpec:
@@ -105,6 +121,8 @@ def find_env(env_id: str) -> EnvSpec:
         import_popgym()
     elif name.startswith(MINATAR_PREFIX) and not module:
         register_games()
+    elif name.startswith(ATARI_PREFIX):
+        import_ale()
     elif module:
         try:
             importlib.import_module(module)
@@ -122,7 +140,7 @@ def find_env(env_id: str) -> EnvSpec:
 class EnvMaker:
     """Makes environment `index`, here or in a worker process (so it holds nothing but what can be sent there)."""
 
-    source: EnvSpec | Callable[..., gym.Env[Any, Any]]
+    source: Source
     kwargs: dict[str, Any]
     wrappers: Wrappers
     seed: int
@@ -153,7 +171,7 @@ def _vectorize(makers: list[EnvMaker], vectorization: Vectorization) -> VectorEn
         raise UserError(f"the environments cannot be stepped together: {one_line(error)}") from error
 
 
-def _make_one(source: EnvSpec | Callable[..., gym.Env[Any, Any]], kwargs: dict[str, Any]) -> gym.Env[Any, Any]:
+def _make_one(source: Source, kwargs: dict[str, Any]) -> gym.Env[Any, Any]:
     name = source.id if isinstance(source, EnvSpec) else getattr(source, "__name__", repr(source))
     try:
         env: Any = gym.make(source, **kwargs) if isinstance(source, EnvSpec) else source(**kwargs)
@@ -171,18 +189,23 @@ def _make_one(source: EnvSpec | Callable[..., gym.Env[Any, Any]], kwargs: dict[s
     return env
 
 
-def _make_native(source: Any, num_envs: int, kwargs: dict[str, Any], wrappers: Wrappers) -> VectorEnv[Any, Any, Any]:
-    if not isinstance(source, EnvSpec):
+def _make_native(source: Source, num_envs: int, kwargs: dict[str, Any], wrappers: Wrappers) -> VectorEnv[Any, Any, Any]:
+    if not isinstance(source, (EnvSpec, AtariSource)):
         raise UserError("vectorization: native needs an environment's registered id, not a callable")
-    if source.vector_entry_point is None:
-        raise UserError(f"{source.id} has no native vector form: use vectorization auto, sync or async")
+    name = source.id if isinstance(source, EnvSpec) else source.env_id
+    if isinstance(source, EnvSpec) and source.vector_entry_point is None:
+        raise UserError(f"{name} has no native vector form: use vectorization auto, sync or async")
     if wrappers.per_env:
         names = ", ".join(call.name for call in wrappers.per_env)
         raise UserError(f"vectorization: native cannot wrap single environments ({names}): use vectorization auto, sync or async")
     try:
+        if isinstance(source, AtariSource):
+            return source.native(num_envs)
         return gym.make_vec(source, num_envs=num_envs, vectorization_mode="vector_entry_point", **kwargs)
+    except UserError:
+        raise
     except FAILURES as error:
-        raise UserError(f"environment {source.id} cannot be made natively with env_kwargs {kwargs}: {one_line(error)}") from error
+        raise UserError(f"environment {name} cannot be made natively with env_kwargs {kwargs}: {one_line(error)}") from error
 
 
 def _observation_normalizer(vector_env: VectorEnv[Any, Any, Any], wrappers: Wrappers, update: bool) -> ObservationNormalizer | None:

@@ -1,7 +1,8 @@
 """Saves where environments are in their episodes, and brings them back there.
 
-An episode is its number and its actions (episodes.py): both are saved, and played again. Whether that arrived where it should is seen by
-what is compared here: the observation, the return so far, the length and the end. Where it did not, a fresh episode begins.
+An episode is its number and its actions (episodes.py): both are saved, and played again, unless the environment has saved a state of its
+own. Whether that arrived where it should is seen by what is compared here: the observation, and of what was played the return so far, the
+length and the end. Where it did not, a fresh episode begins.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import gymnasium as gym
 import numpy as np
 
-from rl_training.envs.episodes import MAX_RECORDED, EpisodeRecord, Replay
+from rl_training.envs.episodes import MAX_RECORDED, EpisodeRecord, Replay, SavedEpisode
 
 if TYPE_CHECKING:
     from rl_training.types import Array, State
@@ -39,14 +40,17 @@ class EpisodeKeeper:
         """What resume cannot promise, as of the last `state_dict`."""
 
     def state_dict(self) -> State:
-        episodes, records = zip(*self._workers.call("episode_record"), strict=True)
-        kept = [actions for actions in records if actions is not None]
-        self._note_lost([i for i, actions in enumerate(records) if actions is None])
-        return {
-            "episodes": np.array(episodes, np.int64),
-            "action_counts": np.array([-1 if actions is None else len(actions) for actions in records], np.int64),
-            "actions": np.concatenate(kept or [self._no_actions]),
+        saved: tuple[SavedEpisode, ...] = self._workers.call("saved_episode")
+        self._note_lost([i for i, episode in enumerate(saved) if episode.actions is None and episode.state is None])
+        counts = [-1 if episode.actions is None else len(episode.actions) for episode in saved]
+        state: State = {
+            "episodes": np.array([episode.number for episode in saved], np.int64),
+            "action_counts": np.array(counts, np.int64),
+            "actions": np.concatenate([self._no_actions, *(episode.actions for episode in saved if episode.actions is not None)]),
         }
+        if any(episode.state is not None for episode in saved):
+            state["states"] = [episode.state for episode in saved]
+        return state
 
     def _note_lost(self, indices: list[int]) -> None:
         """Says it the first time."""
@@ -55,32 +59,35 @@ class EpisodeKeeper:
         if indices and not said:
             warnings.warn(self.note, RuntimeWarning, stacklevel=2)
 
-    def restore(self, saved: dict[str, Array], reset: Callable[..., Array]) -> tuple[Array, Array]:
-        """Plays the records again. saved: our state and the adapter's `obs`, `returns` and `waiting`; reset: resets the environments.
+    def restore(self, saved: dict[str, Array], states: Sequence[State | None], reset: Callable[..., Array]) -> tuple[Array, Array]:
+        """Plays the records again, or restores the states.
+
+        saved: our state and the adapter's `obs`, `returns`, `lengths` and `waiting`; states: those of the environments, where they save
+        some; reset: resets the environments.
 
         Returns the observations [E, ...], and [E] bool: who arrived where it was saved; the others have begun a fresh episode.
         """
-        kept = saved["action_counts"] >= 0
         pieces = np.split(saved["actions"], np.cumsum(np.maximum(saved["action_counts"], 0))[:-1])
+        states = states or [None] * len(pieces)
+        known = saved["action_counts"] >= 0
+        kept = known | np.array([state is not None for state in states])
         records = [
-            EpisodeRecord(episode=int(episode), actions=actions, ended=bool(ended))
-            for episode, actions, ended in zip(saved["episodes"], pieces, saved["waiting"], strict=True)
+            EpisodeRecord(
+                episode=int(saved["episodes"][i]),
+                actions=pieces[i] if known[i] else None,
+                state=states[i],
+                length=int(saved["lengths"][i]),
+                ended=bool(saved["waiting"][i]),
+            )
+            for i in range(len(pieces))
         ]
         self._workers.set_attr("resume_from", records)
         obs = reset()
         replays: tuple[Replay, ...] = self._workers.call("replay")
-        restored = np.array(
-            [
-                np.array_equal(obs[i], saved["obs"][i])
-                and replay["length"] == record["actions"].shape[0]
-                and replay["ended"] == record["ended"]
-                # an ended episode's return was reported and cleared when it ended
-                and (record["ended"] or replay["episode_return"] == saved["returns"][i])
-                for i, (replay, record) in enumerate(zip(replays, records, strict=True))
-            ],
-            np.bool_,
-        )
-        restored &= kept
+        restored = kept & [
+            np.array_equal(obs[i], saved["obs"][i]) and _arrived(replay, record, saved["returns"][i])
+            for i, (replay, record) in enumerate(zip(replays, records, strict=True))
+        ]
         if not kept.all():
             warnings.warn(f"environment {_listed(np.flatnonzero(~kept))} {TOO_LONG}", RuntimeWarning, stacklevel=3)
         if not (restored | ~kept).all():
@@ -93,6 +100,15 @@ class EpisodeKeeper:
         if not restored.all():
             obs[~restored] = reset(options={"reset_mask": ~restored})[~restored]
         return obs, restored
+
+
+def _arrived(replay: Replay, record: EpisodeRecord, episode_return: float) -> bool:
+    if replay["episode_return"] is None:
+        return True
+    # an ended episode's return was reported and cleared when it ended
+    same_return = record["ended"] or replay["episode_return"] == episode_return
+    actions = record["actions"]
+    return same_return and replay["ended"] == record["ended"] and actions is not None and replay["length"] == len(actions)
 
 
 def _listed(indices: Any) -> str:

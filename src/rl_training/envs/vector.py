@@ -16,6 +16,7 @@ Keep them as long as you like, and do not write to them: `final_obs` *is* `obs` 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import gymnasium as gym
@@ -53,6 +54,7 @@ class VectorEnvs:
     and `load_state_dict` plays them again. Otherwise `seed` seeds each `reset`, and episodes restart on resume (`resume_note` says so).
 
     Images come out channels first, whatever form the environments give them in (images.py); `image_channels` says which axis that is.
+    `clip_rewards` gives out rewards clipped to ±1; returns stay the environments' own. `notes` is what a run's metadata says of them.
 
     What fails before the first step is a UserError: these environments cannot be used. Later it is a RunError.
     """
@@ -67,6 +69,8 @@ class VectorEnvs:
         observation_normalizer: ObservationNormalizer | None = None,
         reward_normalizer: RewardNormalizer | None = None,
         image_channels: Channels = "auto",
+        clip_rewards: bool = False,
+        notes: Mapping[str, str] | None = None,
     ) -> None:
         mode = vector_env.metadata.get("autoreset_mode")
         if not isinstance(mode, AutoresetMode):
@@ -84,6 +88,7 @@ class VectorEnvs:
         self._seed, self._stream, self._resets = seed, seed_stream, 0
         self.observation_normalizer = observation_normalizer
         self.reward_normalizer = reward_normalizer
+        self._clips, self.notes = clip_rewards, dict(notes or {})
         self.normalizes = observation_normalizer is not None or reward_normalizer is not None
 
         num = self.num_envs
@@ -165,6 +170,8 @@ class VectorEnvs:
 
         if self._masks is not None:  # before any reset of ours
             self._step_masks(infos, terminated, truncated)
+        if self._clips:
+            rewards = np.clip(rewards, -1.0, 1.0)
         if some_ended and (ended := terminated | truncated).any():
             truncated &= ~terminated
             if self._mode is AutoresetMode.SAME_STEP:
@@ -225,7 +232,7 @@ class VectorEnvs:
 
     def load_state_dict(self, state: State) -> Restored:
         """Brings every environment back to where it was saved; one that does not arrive there is said and begins a fresh episode."""
-        saved = {key: np.asarray(value).copy() for key, value in state.items() if key not in ("resets", "statistics")}
+        saved = {key: np.asarray(value).copy() for key, value in state.items() if key not in ("resets", "statistics", "states")}
         if len(saved["returns"]) != self.num_envs:
             raise CheckpointError(f"the checkpoint holds {len(saved['returns'])} environments, this run has {self.num_envs}")
         if self._episodes is not None and "episodes" not in saved:
@@ -240,7 +247,10 @@ class VectorEnvs:
             seed = episode_seed(self._seed, self._stream, 0, self._resets)
             self._resets += 1
             return Restored(self._arrive(self._read(self._guarded_reset(seed=seed)), self._all), self._none)
-        obs, restored = self._episodes.restore(saved, lambda **options: self._read(self._guarded_reset(**options)))
+        states = state.get("states") or ()
+        if states and len(states) != self.num_envs:
+            raise CheckpointError(f"the checkpoint holds {len(states)} states of environments, this run has {self.num_envs}")
+        obs, restored = self._episodes.restore(saved, states, lambda **options: self._read(self._guarded_reset(**options)))
         self._arrive(obs, ~restored)
         self._returns = np.where(restored, saved["returns"], 0.0)
         self._began = np.where(restored, -saved["lengths"], 0)

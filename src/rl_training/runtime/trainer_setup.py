@@ -225,6 +225,7 @@ def prepare(config: TrainConfig, env: EnvSource | None) -> Setup:
         "speed": speed_note(),
         "vectorization": BACKENDS[config.vectorization],
         "resume": envs.resume_note or "exact on the CPU",
+        **envs.notes,
     }
     if envs.action_masks is not None:
         notes["action_masks"] = "given by the environments"

@@ -1,0 +1,280 @@
+"""Atari games by protocol: against ALE's own vector environment and Gymnasium's wrapper, frame by frame, and saved and restored."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from rl_training.envs.atari.game import RECENT, AtariGame
+from rl_training.envs.atari.native import NativeAtari
+from rl_training.envs.atari.presets import PRESETS, parse_protocol
+from rl_training.envs.atari.resize import AreaResize
+from rl_training.envs.factory import make_envs
+from rl_training.errors import UserError
+
+pytest.importorskip("ale_py")
+
+CALM = replace(PRESETS["dopamine"], sticky_probability=0.0)  # nothing random after a reset
+
+
+def actions_of(space: Any, count: int, seed: int = 0) -> list[int]:
+    return [int(a) for a in np.random.default_rng(seed).integers(0, space.n, count)]
+
+
+# Protocols
+
+
+def test_presets_are_the_protocols_they_are_named_after() -> None:
+    def parts(name: str) -> tuple[Any, ...]:
+        p = PRESETS[name]
+        return p.sticky_probability, p.noop_max, p.fire_reset, p.terminal_on_life_loss, p.clip_rewards, p.full_action_set, p.max_steps
+
+    assert parts("dopamine") == (0.25, 0, False, False, True, False, 27_000)
+    assert parts("sb3") == (0.0, 30, True, True, True, False, 27_000)
+    assert parts("r2d2") == (0.0, 30, False, False, False, True, 27_000)
+    assert parts("btr") == (0.25, 30, False, False, True, False, 27_000)
+
+
+def test_parts_override_a_preset_and_the_metadata_says_so() -> None:
+    assert parse_protocol({}) == ("dopamine", PRESETS["dopamine"])
+    assert parse_protocol({"preset": "sb3", "noop_max": 0})[1] == replace(PRESETS["sb3"], noop_max=0)
+    envs = make_envs("ALE/Pong-v5", num_envs=1, seed=0, env_kwargs={"preset": "sb3", "frame_skip": 2})
+    said = envs.notes["atari"]
+    envs.close()
+    assert said.startswith("preset sb3: sticky_probability 0.0, noop_max 30, fire_reset on, ")
+    assert "frame_skip 2 (changed)" in said and said.count("(changed)") == 1
+    native = make_envs("ALE/Pong-v5", num_envs=1, seed=0, env_kwargs={"preset": "sb3"}, vectorization="native")
+    native.close()
+    assert "native: no-ops are 0 … 29, not 1 … 30; FIRE is pressed for one frame" in native.notes["atari"]
+
+
+@pytest.mark.parametrize(
+    ("env_id", "kwargs", "says"),
+    [
+        ("ALE/Pnog-v5", {}, "did you mean ALE/Pong-v5?"),
+        ("ALE/Pong-v5", {"preset": "dopamin"}, "did you mean 'dopamine'?"),
+        ("ALE/Pong-v5", {"preset": ["sb3"]}, "no protocol is named"),
+        ("ALE/Pong-v5", {"sticky_probabilty": 0.1}, "did you mean 'sticky_probability'?"),
+        ("ALE/Pong-v5", {"sticky_probability": 1.5}, "must be a number from 0.0 to 1.0, not 1.5"),
+        ("ALE/Pong-v5", {"noop_max": True}, "must be a whole number from 0 to 10,000"),
+        ("ALE/Pong-v5", {"grayscale": 1}, "must be true or false"),
+        ("ALE/Pong-v5", {"screen_size": 500}, "from 16 to 160"),
+    ],
+)
+def test_what_is_unknown_or_wrong_is_said_with_the_nearest(env_id: str, kwargs: dict[str, Any], says: str) -> None:
+    with pytest.raises(UserError) as error:
+        make_envs(env_id, num_envs=1, seed=0, env_kwargs=kwargs)
+    assert says in str(error.value) and "\n" not in str(error.value)
+
+
+def test_without_the_extra_the_way_to_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ale_py", None)
+    with pytest.raises(UserError, match=r"pip install 'rl-training\[atari\]'"):
+        make_envs("ALE/Pong-v5", num_envs=1, seed=0)
+
+
+# Pixels
+
+
+@pytest.mark.parametrize("shape", [(210, 160), (250, 160, 3)])
+def test_resizing_is_opencvs_area_mean(shape: tuple[int, ...]) -> None:
+    """210 rows to 84: s = 2.5, so new row 0 is (r0 + r1 + r2/2) / 2.5 and row 1 is (r2/2 + r3 + r4) / 2.5."""
+    image = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
+    small = AreaResize(shape, 84)(image)
+    assert small.shape == (84, 84, *shape[2:]) and small.dtype == np.uint8
+    rows, columns = ((np.arange(n * 84) // 84).reshape(84, n) for n in shape[:2])  # each new pixel's area in units of 1/84
+    exact = image[rows].astype(float).mean(1)[:, columns].mean(2)
+    assert np.abs(small - exact).max() <= 0.5 + 1e-4  # rounded; the sums are float32
+    if importlib.util.find_spec("cv2") is not None:
+        import cv2
+
+        np.testing.assert_array_equal(small, cv2.resize(image, (84, 84), interpolation=cv2.INTER_AREA))
+
+
+@pytest.mark.parametrize(("game", "steps"), [("breakout", 200), ("asterix", 60), ("freeway", 60)])
+def test_native_and_single_games_are_equal_frame_by_frame(game: str, steps: int) -> None:
+    single, native = AtariGame(game, CALM), NativeAtari(game, CALM, 2)
+    assert single.observation_space == native.single_observation_space and single.action_space == native.single_action_space
+    obs, info = single.reset(seed=3)
+    together, infos = native.reset(seed=3)
+    np.testing.assert_array_equal(obs, together[0])
+    ends = 0
+    for action in actions_of(single.action_space, steps):
+        obs, reward, terminated, truncated, info = single.step(action)
+        together, rewards, over, cut, infos = native.step(np.array([action, action]))
+        assert (reward, terminated, truncated) == (rewards[0], over[0], cut[0])
+        if terminated:
+            ends += 1
+            np.testing.assert_array_equal(obs, infos["final_obs"][0])
+            obs, info = single.reset()
+        np.testing.assert_array_equal(obs, together[0])
+        assert info["lives"] == infos["lives"][0]
+    assert ends >= (game == "breakout")
+    single.close()
+    native.close()
+
+
+@pytest.mark.parametrize(
+    ("game", "noop_max", "grayscale"), [("qbert", 30, True), ("pong", 30, False), ("seaquest", 1, True), ("hero", 0, True)]
+)
+def test_a_game_is_gymnasiums_atari_preprocessing(game: str, noop_max: int, grayscale: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No-ops, frame skip, pooling and ends, with the same seed. Its resizing is OpenCV's; where that is not here, ours stands in for it."""
+    import ale_py.env
+
+    if importlib.util.find_spec("cv2") is None:
+        stand_in = SimpleNamespace(resize=lambda image, size, interpolation: AreaResize(image.shape, size[0])(image), INTER_AREA=3)
+        monkeypatch.setitem(sys.modules, "cv2", stand_in)
+    ours = AtariGame(game, replace(CALM, noop_max=noop_max, grayscale=grayscale))
+    bare = ale_py.env.AtariEnv(game=game, frameskip=1, repeat_action_probability=0.0)
+    theirs = gym.wrappers.AtariPreprocessing(bare, noop_max=noop_max, grayscale_obs=grayscale)
+    assert ours.observation_space == theirs.observation_space
+    for seed in (1, 2):
+        np.testing.assert_array_equal(ours.reset(seed=seed)[0], theirs.reset(seed=seed)[0])
+        for action in actions_of(ours.action_space, 30, seed):
+            mine, other = ours.step(action), theirs.step(action)
+            np.testing.assert_array_equal(mine[0], other[0])
+            assert mine[1:4] == other[1:4] and mine[4]["lives"] == other[4]["lives"]
+    ours.close()
+    theirs.close()
+
+
+def test_sticky_actions_hold_the_previous_one_in_each_frame() -> None:
+    """With probability 1 the first held action, doing nothing, stays for ever; with 0 the game follows. ALE's own is the same law."""
+    differing = []
+    for probability in (0.0, 0.25, 1.0):
+        game = AtariGame("freeway", replace(CALM, sticky_probability=probability))
+        game.reset(seed=5)
+        ale, made = game._ale, []
+        known = {name: getattr(ale, name) for name in ("game_over", "lives")}
+        game._ale = SimpleNamespace(act=lambda code, made=made, ale=ale: made.append(code) or ale.act(code), **known)  # type: ignore[assignment]
+        chosen = [1 + step % 2 for step in range(100)]
+        for action in chosen:
+            game.step(action)
+        differing.append(np.mean([code != game._codes[action] for code, action in zip(made, np.repeat(chosen, 4), strict=True)]))
+    # The k-th frame of a step differs with p^k, k = 1 … 4: (p + p² + p³ + p⁴)/4 = .083 of them on average, of 400 give or take .02.
+    assert differing[0] == 0.0 and differing[2] == 1.0 and 0.03 < differing[1] < 0.14
+
+
+def test_an_episode_is_truncated_after_max_steps() -> None:
+    game = AtariGame("pong", replace(CALM, max_steps=3, noop_max=5, fire_reset=True))
+    for _ in range(2):
+        game.reset(seed=1)
+        assert [game.step(0)[3] for _ in range(3)] == [False, False, True]
+    game.close()
+
+
+def test_learners_are_given_clipped_rewards_and_people_real_returns() -> None:
+    """Qbert pays 25 a square; a game is over within 500 random steps."""
+    real = make_envs("ALE/Qbert-v5", num_envs=1, seed=0, env_kwargs={"clip_rewards": False})
+    clipped = make_envs("ALE/Qbert-v5", num_envs=1, seed=0)
+    real.reset()
+    clipped.reset()
+    ended = []
+    for action in actions_of(real.single_action_space, 500):
+        one, other = real.step(np.array([action])), clipped.step(np.array([action]))
+        assert other.rewards[0] == np.clip(one.rewards[0], -1.0, 1.0)
+        assert one.episodes == other.episodes
+        ended += one.episodes
+    assert ended and ended[0].episode_return >= 25
+    real.close()
+    clipped.close()
+
+
+# A game saved and brought back
+
+
+@pytest.mark.parametrize("game", ["breakout", "qbert"])  # what ALE leaves out of its state shows in Qbert
+def test_a_saved_game_goes_on_exactly_in_another_one(game: str) -> None:
+    protocol = replace(PRESETS["sb3"], sticky_probability=0.25)
+    one, other = AtariGame(game, protocol), AtariGame(game, protocol)
+    one.reset(seed=4)
+    actions = actions_of(one.action_space, 160)
+    for action in actions[:90]:
+        obs = one.step(action)[0]
+    saved = one.save_state()
+    assert saved is not None
+    other.reset(seed=99)
+    found, info = other.restore_state(saved)
+    np.testing.assert_array_equal(found, obs)
+    assert info == one._info()
+    for action in actions[90:]:
+        mine, its = one.step(action), other.step(action)
+        np.testing.assert_array_equal(mine[0], its[0])
+        assert mine[1:] == its[1:]
+        if mine[2]:
+            break
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"emulator": np.zeros(3, np.uint8)},
+        {"emulator": np.zeros(14_440, np.uint8)},
+        {"emulator": np.zeros(14_440)},
+        {"frame": np.zeros((3, 3), np.uint8)},
+        {"generator": {}},
+        {"held": 77},
+        {"steps": "many"},
+    ],
+)
+def test_a_state_that_is_no_state_of_the_game_is_refused(change: dict[str, Any]) -> None:
+    game = AtariGame("pong", PRESETS["dopamine"])
+    game.reset(seed=1)
+    assert game.save_state() is None  # so early its actions are the better record
+    for _ in range(RECENT):
+        game.step(0)
+    saved = game.save_state()
+    assert saved is not None
+    with pytest.raises((ValueError, TypeError, KeyError, IndexError)):
+        game.restore_state(saved | change)
+    game.close()
+
+
+@pytest.mark.parametrize("vectorization", ["auto", "sync", "async"])
+def test_environments_are_restored_from_the_emulators_state(vectorization: Any) -> None:
+    """And not by playing again: with wrong actions they arrive all the same. A wrong state is noticed, and then the actions are played."""
+
+    def made() -> Any:
+        return make_envs("ALE/Boxing-v5", num_envs=2, seed=7, vectorization=vectorization)
+
+    envs = made()
+    envs.reset()
+    actions = np.array([actions_of(envs.single_action_space, 80, seed) for seed in (1, 2)]).T
+    for row in actions[:70]:
+        envs.step(row)
+    state = envs.state_dict()
+    steps = [envs.step(row) for row in actions[70:]]
+    envs.close()
+    wrong_actions = np.zeros_like(state["actions"])
+    broken = [{**saved, "emulator": saved["emulator"][::-1].copy()} for saved in state["states"]]
+    again = made()
+    with pytest.warns(RuntimeWarning, match="environment 1: playing the saved episode again did not arrive"):
+        lost = again.load_state_dict(state | {"states": [state["states"][0], broken[1]], "actions": wrong_actions})
+    assert lost.restored.tolist() == [True, False]
+    for saved in (state | {"actions": wrong_actions}, state | {"states": broken}):
+        restored = again.load_state_dict(saved)
+        assert restored.restored.all()
+        np.testing.assert_array_equal(restored.obs, state["obs"])
+        for row, step in zip(actions[70:], steps, strict=True):
+            now = again.step(row)
+            np.testing.assert_array_equal(now.obs, step.obs)
+            np.testing.assert_array_equal(now.rewards, step.rewards)
+    again.close()
+
+
+def test_a_wrapper_may_hold_something_so_its_environment_is_played_again() -> None:
+    envs = make_envs("ALE/Pong-v5", num_envs=1, seed=0, env_kwargs={"wrappers": [{"time_limit": {"max_steps": 70}}]})
+    envs.reset()
+    for _ in range(RECENT):
+        envs.step(np.array([0]))
+    state = envs.state_dict()
+    assert "states" not in state and envs.load_state_dict(state).restored.all()
+    assert [bool(envs.step(np.array([0])).truncated[0]) for _ in range(6)] == [False] * 5 + [True]
+    envs.close()
