@@ -182,6 +182,26 @@ def test_actions_that_are_not_allowed_have_no_part() -> None:
     assert target_of(scalar(), batch) == pytest.approx(3 - 0.9 * LN2 + LN3 / 4)
 
 
+def test_the_bonus_is_that_of_the_policy_that_could_choose() -> None:
+    # In state 0 only action 1 was allowed: log π(1|0) = 0, y = 1 + ½·(4 + ln 2). In state 1 only it is: the soft maximum is Q⁻ = 4,
+    # y = 1 − .9 ln 2 + ½·4.
+    only = torch.tensor([[False, True]])
+    assert target_of(scalar(), step_01(action_masks=only)) == pytest.approx(3 + 0.5 * LN2)
+    assert target_of(scalar(), step_01(next_action_masks=only)) == pytest.approx(3 - 0.9 * LN2)
+
+
+def test_in_sequences_masks_belong_to_their_steps() -> None:
+    # 0 → 1 → 0 by action 1 with rewards 1 and 1. Before the first step both actions were allowed, before the second only action 1; after
+    # the first step only action 1 is, after the second both. y_0 = 1 − .9 ln 2 + ½·4 and y_1 = 1 + 0 + ½·(0 + ln 2).
+    network = TableNetwork(TABLE)
+    chunk = table_chunk([0, 1, 0], [1.0, 1.0]) | {"actions": torch.ones(2, 1, dtype=torch.int64)}
+    chunk["action_masks"] = torch.tensor([[[True, True]], [[False, True]]])
+    chunk["next_action_masks"] = torch.tensor([[[False, True]], [[True, True]]])
+    aligned = SequenceView(gamma=0.5).align(chunk, network, network, backup=BACKUP, generator=torch.Generator())
+    targets = ScalarRule().target(aligned.bootstrap, aligned.rewards, aligned.discounts)
+    torch.testing.assert_close(targets[:, 0], torch.tensor([3 - 0.9 * LN2, 1 + 0.5 * LN2]))
+
+
 def test_where_nothing_is_allowed_nothing_is_bootstrapped_from() -> None:
     batch = step_01(next_action_masks=[[False, False]], dones=[1.0])
     assert target_of(scalar(), batch) == pytest.approx(1 - 0.9 * LN2)  # and not NaN

@@ -55,15 +55,15 @@ def config_of(algo: str, **changes: Any) -> TrainConfig:
     return TrainConfig(algo=algo, algo_kwargs=kwargs, **{"num_envs": 2, **settings, **changes})
 
 
-def parts_of(algo: str, **changes: Any) -> ValueParts:
+def parts_of(algo: str, env: Any = None, **changes: Any) -> ValueParts:
     """The row's network, learner and replay, with a few hundred random steps in the replay."""
-    setup = prepare(config_of(algo, **changes), None)
+    setup = prepare(config_of(algo, **changes), env)
     if algo in RECURRENT:
         parts = drqn_trainer.build_parts(setup, R2D2) if algo == "r2d2" else drqn_trainer.build_parts(setup)
     else:
         parts = dqn_trainer.build_parts(setup)
     accelerate_learner(parts.learner)  # as a run does
-    random = EpsilonGreedy(lambda env_steps: 1.0, num_actions=2, learning_starts=0, seed=0)
+    random = EpsilonGreedy(lambda env_steps: 1.0, num_actions=setup.spaces["num_actions"], learning_starts=0, seed=0)
     actor = Actor(setup.envs, parts.network, parts.feed, behaviour=random, device=setup.device, seed=0)
     for step in range(150):
         actor.step(step)

@@ -31,6 +31,7 @@ class Seen(NamedTuple):
     online_next_q_values: Tensor | None = None  # online network, where the return bootstraps, [..., A]; if `needs_online`
     outputs: Tensor | None = None  # target network, where the action was taken; if `needs_current`
     next_mask: Tensor | None = None  # true where a next action is allowed, [..., A]; None: all are
+    mask: Tensor | None = None  # true where an action was allowed where one was taken, [..., A]; None: all were
 
 
 class Bootstrap(NamedTuple):

@@ -46,7 +46,7 @@ class MunchausenBackup(Backup):
 
     def __call__(self, seen: Seen) -> Bootstrap:
         assert seen.outputs is not None, "asked for by `needs_current`"
-        _, log_policy = self.policy(seen, seen.outputs, None)
+        _, log_policy = self.policy(seen, seen.outputs, seen.mask)
         bonus = self.alpha * take_action(log_policy, seen.actions).clamp(min=self.clip, max=0)
         probabilities, next_log_policy = self.policy(seen, seen.next_outputs, seen.next_mask)
         return Bootstrap(seen.next_outputs, probabilities, -next_log_policy, bonus)

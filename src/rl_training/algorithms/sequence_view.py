@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from rl_training.algorithms.backups import Backup, Bootstrap, Seen, take_action
-from rl_training.algorithms.views import Aligned, RunPasses, in_turn, next_mask
+from rl_training.algorithms.views import Aligned, RunPasses, action_masks, in_turn
 from rl_training.models.heads import Draws
 from rl_training.models.network import CoreState
 from rl_training.types import Batch, stored_state
@@ -94,9 +94,8 @@ class SequenceView:
 
         n_step, (next_outputs, current), (select, chosen) = self.run_passes(returns, target_pass, online_pass)
         with torch.no_grad():
-            masks = next_mask(batch)
-            masks = None if masks is None else masks[self.burn_in :]
-            bootstrap = backup(Seen(next_outputs, target.head.q_values, actions, select, current, masks))  # for t + 1
+            masks = action_masks(batch, self.burn_in)
+            bootstrap = backup(Seen(next_outputs, target.head.q_values, actions, select, current, **masks))  # for t + 1
             summed = n_step.rewards if bootstrap.bonus is None else n_step.rewards + bootstrap.bonus
             if self.n_step > 1:
                 bootstrap = bootstrap_at(bootstrap, n_step.steps)

@@ -36,10 +36,10 @@ def in_turn(*passes: Callable[[], Any]) -> list[Any]:
     return [each() for each in passes]
 
 
-def next_mask(batch: Batch) -> Tensor | None:
-    """True where `next_obs` allows an action, [..., A]; None where the batch does not say, and all are."""
-    masks = batch.get("next_action_masks")
-    return None if masks is None else masks.bool()
+def action_masks(batch: Batch, begin: int = 0) -> dict[str, Tensor | None]:
+    """What a backup sees of a batch's `next_action_masks` and `action_masks`, from `begin` on; None where it has none: all are allowed."""
+    given = {"next_mask": batch.get("next_action_masks"), "mask": batch.get("action_masks")}
+    return {name: None if masks is None else masks[begin:].bool() for name, masks in given.items()}
 
 
 class View(Protocol):
@@ -49,7 +49,7 @@ class View(Protocol):
 
 
 class TransitionView:
-    """Transitions [B]. A batch's own `discounts` win over γ·(1 − dones); its `next_action_masks` say what the backup may choose."""
+    """Transitions [B]. A batch's own `discounts` win over γ·(1 − dones); its masks say what the backup may choose."""
 
     def __init__(self, *, gamma: float) -> None:
         self.gamma = gamma
@@ -74,7 +74,7 @@ class TransitionView:
 
         (next_outputs, current), (select, chosen) = self.run_passes(target_pass, online_pass)
         with torch.no_grad():
-            bootstrap = backup(Seen(next_outputs, target.head.q_values, actions, select, current, next_mask(batch)))
+            bootstrap = backup(Seen(next_outputs, target.head.q_values, actions, select, current, **action_masks(batch)))
             rewards = batch["rewards"] if bootstrap.bonus is None else batch["rewards"] + bootstrap.bonus
         discounts = batch.get("discounts")
         if discounts is None:

@@ -68,7 +68,7 @@ def build_parts(setup: Setup, rule: Rule | None = None, backup: Backup | None = 
         raise setup.wrong_network("a Q-network")
     learner = build_learner(setup, settings, network, rule, backup or own_backup(settings))
     buffer = PrioritizedReplayBuffer if settings.prioritized else ReplayBuffer
-    held = buffer(**replay_keywords(setup, settings))
+    held = buffer(**replay_keywords(setup, settings, learner.backup))
     held.expect_discounts()  # n-step windows give each transition its own
     accumulator = NStepAccumulator(settings.n_step, settings.gamma, config.num_envs, carried=held.extra)
     replay, feed = make_feed(setup, accumulator, held, clip_rewards=settings.n_step == 1)

@@ -67,7 +67,7 @@ def build_parts(setup: Setup, algorithm: type[DRQN] = DRQN, rule: Rule | None = 
     state = network.initial_state(1)  # of the network that is there, which may be a user's own
     buffer = PrioritizedRecurrentReplayBuffer if s.prioritized else RecurrentReplayBuffer
     held = buffer(
-        **replay_keywords(setup, s),
+        **replay_keywords(setup, s, learner.backup),
         num_envs=config.num_envs,
         sequence_length=s.sequence_length,
         hidden_size=state[0].shape[-1],

@@ -63,8 +63,8 @@ def own_backup(settings: ValueSettings) -> Backup | None:
     )
 
 
-def replay_keywords(setup: Setup, settings: ValueSettings) -> dict[str, Any]:
-    """What every buffer takes; a prioritized one more."""
+def replay_keywords(setup: Setup, settings: ValueSettings, backup: Backup) -> dict[str, Any]:
+    """What every buffer takes; a prioritized one more. backup: what is learned with, which says what it wants to see of masks."""
     keywords: dict[str, Any] = {
         "capacity": settings.buffer_capacity,
         "obs_shape": tuple(setup.spaces["obs_shape"]),
@@ -75,8 +75,9 @@ def replay_keywords(setup: Setup, settings: ValueSettings) -> dict[str, Any]:
     if settings.prioritized:
         keywords |= {"alpha": settings.prioritized_alpha, "priority_eps": settings.priority_eps}
     masks = setup.envs.action_masks
-    if masks is not None:  # the backup chooses among what the next observation allows
-        keywords["extra"] = {"next_action_masks": Field(masks.shape[1:], torch.bool)}
+    if masks is not None:
+        names = ("action_masks", "next_action_masks") if backup.needs_current else ("next_action_masks",)
+        keywords["extra"] = dict.fromkeys(names, Field(masks.shape[1:], torch.bool))
     return keywords
 
 
