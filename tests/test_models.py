@@ -32,10 +32,12 @@ from rl_training.models import (
     MLPIQNetwork,
     MLPQNetwork,
     MLPQRQNetwork,
+    MLPTorso,
     NoisyLinear,
     QNetwork,
     QuantileHead,
     RecurrentQNetwork,
+    ScalarHead,
     as_network,
     build_q_network,
     epsilon_greedy,
@@ -415,6 +417,35 @@ def test_the_hand_written_stack_has_autograd_s_gradients(activation: Any, activa
     torch.testing.assert_close(out, outs[0].detach().reshape(10, 6))
     torch.testing.assert_close([grad_x.view(2, 5, 6), *grads], list(gradients[0]))
     assert nothing.numel() == 0 and all(torch.equal(a, b) for a, b in zip(same, grads, strict=True))
+
+
+@pytest.mark.parametrize("name", ["relu", "tanh", "elu", "gelu", "silu"])
+def test_a_layer_norm_stands_between_each_layer_and_its_activation(name: Any) -> None:
+    """Torso and head of a network with `layer_norm` say what torch's modules in PQN's order say, with the same parameters."""
+    torch.manual_seed(0)
+    network = MLPQNetwork(4, 2, (8, 6), activation=name, layer_norm=True)
+    for parameter in network.parameters():
+        nn.init.normal_(parameter)
+    activation = {"relu": nn.ReLU, "tanh": nn.Tanh, "elu": nn.ELU, "gelu": nn.GELU, "silu": nn.SiLU}[name]
+    plain = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), activation(), nn.Linear(8, 6), nn.LayerNorm(6), activation(), nn.Linear(6, 2))
+    torso, head = network.torso, network.head.advantage
+    ours = (torso.layers[0], torso.norm_layers[0], head.layers[0], head.norm_layers[0], head.layers[1])
+    for mine, theirs in zip(ours, (plain[0], plain[1], plain[3], plain[4], plain[6]), strict=True):
+        theirs.load_state_dict(mine.state_dict())
+    obs = torch.randn(7, 4)
+    torch.testing.assert_close(network(obs), plain(obs))
+
+
+@pytest.mark.parametrize("name", ["relu", "elu"])
+@pytest.mark.parametrize("layer_norm", [False, True])
+def test_a_recurrent_networks_encoder_and_head_have_them_too(name: Any, layer_norm: bool) -> None:
+    options: Any = {"features_dim": 5, "encoder_hidden_sizes": (6,), "head_hidden_sizes": (7,), "hidden_size": 8, "num_layers": 1}
+    encoder, _, head = recurrent_q_parts((3,), 2, **options, activation=name, layer_norm=layer_norm)
+    activation = {"relu": torch.relu, "elu": nn.functional.elu}[name]
+    assert isinstance(encoder, MLPTorso) and isinstance(head, ScalarHead)
+    assert encoder.activation is head.advantage.activation is activation
+    assert [norm.normalized_shape for norm in encoder.norm_layers] == [(6,), (5,)] * layer_norm
+    assert [norm.normalized_shape for norm in head.advantage.norm_layers] == [(7,)] * layer_norm
 
 
 def test_a_copy_is_independent() -> None:

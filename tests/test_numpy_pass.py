@@ -22,7 +22,8 @@ from value_rows import RECURRENT, ROWS, parts_of
 pytestmark = pytest.mark.numeric
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-6}
-WITHOUT = ("iqn", "munchausen_iqn", *RECURRENT)  # levels drawn anew for each pass, and LSTMs: these act through torch
+# levels drawn anew for each pass, LSTMs, and an activation that has no form there: these act through torch
+WITHOUT = ("iqn", "munchausen_iqn", "dueling_dqn", *RECURRENT)
 
 
 def eager(network: Any, obs: np.ndarray, generator: torch.Generator) -> np.ndarray:
@@ -63,7 +64,16 @@ def test_rows_without_such_a_pass_act_through_torch(algo: str) -> None:
 
 
 @pytest.mark.parametrize("head", ["scalar", "categorical", "quantile"])
-@pytest.mark.parametrize("options", [{}, {"dueling": True}, {"noisy": True}, {"dueling": True, "noisy": True}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"dueling": True, "layer_norm": True},
+        {"noisy": True},
+        {"dueling": True, "noisy": True, "layer_norm": True, "activation": "tanh"},
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("hidden", [(), (8,), (8, 6, 5)])
 def test_every_head_dueling_noisy_and_depth(head: Any, options: Any, hidden: tuple[int, ...]) -> None:
     network = build_q_network((4,), 3, hidden_sizes=hidden, head=head, num_quantiles=5, num_atoms=5, v_min=-2.0, v_max=2.0, **options)

@@ -24,19 +24,25 @@ from rl_training.speed.tapes import has_tape, taped_q_network
 pytestmark = pytest.mark.numeric
 
 
-def network(head: Any, dueling: bool, noisy: bool, hidden: tuple[int, ...]) -> Any:
+def network(head: Any, dueling: bool, noisy: bool, hidden: tuple[int, ...], **layers: Any) -> Any:
     torch.manual_seed(0)
-    return build_q_network(
-        (5,), 3, hidden_sizes=hidden, head=head, dueling=dueling, noisy=noisy, num_atoms=7, num_quantiles=6, v_min=-3.0, v_max=3.0
-    ).double()
+    made = build_q_network(
+        (5,), 3, hidden_sizes=hidden, head=head, dueling=dueling, noisy=noisy, num_atoms=7, num_quantiles=6, v_min=-3.0, v_max=3.0, **layers
+    )
+    for module in made.modules():
+        if isinstance(module, torch.nn.LayerNorm):  # gains of 1 and biases of 0 would hide a gain or a bias left out
+            torch.nn.init.normal_(module.weight)
+            torch.nn.init.normal_(module.bias)
+    return made.double()
 
 
 @pytest.mark.parametrize("hidden", [(), (8,), (8, 4), (8, 4, 6)])
 @pytest.mark.parametrize("noisy", [False, True])
 @pytest.mark.parametrize("dueling", [False, True])
 @pytest.mark.parametrize("head", ["scalar", "categorical", "quantile"])
-def test_pullback_equals_autograd(head: str, dueling: bool, noisy: bool, hidden: tuple[int, ...]) -> None:
-    net = network(head, dueling, noisy, hidden)
+@pytest.mark.parametrize("layers", [{}, {"layer_norm": True, "activation": "tanh"}], ids=["plain", "layer_norm"])
+def test_pullback_equals_autograd(head: str, dueling: bool, noisy: bool, hidden: tuple[int, ...], layers: Any) -> None:
+    net = network(head, dueling, noisy, hidden, **layers)
     obs = torch.randn(11, 5, dtype=torch.float64)
     draws = net.draw(torch.Generator().manual_seed(1), (11,), "online")
     if draws.noise is not None:

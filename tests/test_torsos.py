@@ -12,7 +12,8 @@ from rl_training.errors import ConfigError
 from rl_training.experiment.network_parts import image_torso
 from rl_training.models import build_actor_critic, build_q_network, make_distribution
 from rl_training.models.flat import flatten_parameters
-from rl_training.models.image_torsos import ImageTorso, ImpalaTorso, MinAtarTorso, NatureTorso
+from rl_training.models.image_torsos import Activate, ImageTorso, ImpalaTorso, MinAtarTorso, NatureTorso
+from rl_training.models.mlp_layers import ACTIVATIONS
 from rl_training.models.spectral import SpectralConv2d
 
 
@@ -65,6 +66,25 @@ def test_what_is_too_small_is_refused_and_the_smallest_is_not(make: type[ImageTo
         make((1, side + 3, side - 1))
     with pytest.raises(ConfigError, match="reads images"):
         make((4,))
+
+
+@pytest.mark.parametrize("make", [NatureTorso, MinAtarTorso, ImpalaTorso])
+@pytest.mark.parametrize("activation", ["relu", "silu"])
+def test_a_layer_norm_stands_before_each_activation(make: Any, activation: Any) -> None:
+    """What each activation gets has mean 0 and variance 1 over channels and positions, for every image on its own."""
+    torch.manual_seed(0)
+    torso, seen = make((2, 40, 40), activation=activation, layer_norm=True), []
+    for part in torso.modules():
+        if isinstance(part, Activate):
+            assert part.norm is not None and part.activation is ACTIVATIONS[activation]
+            part.norm.register_forward_hook(lambda module, inputs, out: seen.append(out.flatten(1)))
+    torso(torch.randint(256, (3, 2, 40, 40), dtype=torch.uint8))
+    assert len(seen) == {NatureTorso: 3, MinAtarTorso: 1, ImpalaTorso: 13}[make]
+    for out in seen:
+        torch.testing.assert_close(out.mean(1), torch.zeros(3), rtol=0, atol=1e-4)
+        torch.testing.assert_close(out.var(1, correction=0), torch.ones(3), rtol=1e-2, atol=0)  # NORM_EPS beside small variances
+    plain = make((2, 40, 40), activation=activation)
+    assert not any(isinstance(part, torch.nn.GroupNorm) for part in plain.modules())
 
 
 def test_which_torso_is_chosen() -> None:

@@ -22,18 +22,18 @@ _SUPPORT = {"v_min": -100.0, "v_max": 100.0, "num_atoms": 11}
 _SEQUENCES = {"features_dim": 8, "recurrent_hidden_size": 8, "sequence_length": 6, "head_hidden_sizes": [8]}
 ROWS: dict[str, dict[str, Any]] = {
     "dqn": {"lr_schedule": "linear"},
-    "double_dqn": {"tau": 0.5},
-    "dueling_dqn": {"max_grad_norm": 0.1},
-    "noisy_dqn": {"max_grad_norm": None},
+    "double_dqn": {"tau": 0.5, "optimizer": "radam", "weight_decay": 0.01, "layer_norm": True},
+    "dueling_dqn": {"max_grad_norm": 0.1, "activation": "elu", "optimizer": "adamw", "weight_decay": 0.01},
+    "noisy_dqn": {"max_grad_norm": None, "layer_norm": True, "activation": "tanh"},
     "prioritized_dqn": {},
     "n_step_dqn": {"n_step": 3},
     "c51_dqn": _SUPPORT,
     "qr_dqn": {"num_quantiles": 7},
-    "iqn": {"num_quantiles": 5, "num_target_quantiles": 6, "embedding_dim": 8},
+    "iqn": {"num_quantiles": 5, "num_target_quantiles": 6, "embedding_dim": 8, "layer_norm": True, "activation": "silu"},
     "rainbow_dqn": _SUPPORT,
     "munchausen_dqn": {"n_step": 3},
     "munchausen_iqn": {"num_quantiles": 5, "num_target_quantiles": 6, "embedding_dim": 8, "munchausen_tau": 0.5},
-    "drqn": _SEQUENCES,
+    "drqn": {**_SEQUENCES, "layer_norm": True, "activation": "gelu", "optimizer": "radam"},
     "r2d2": {**_SEQUENCES, "burn_in": 2, "n_step": 2, "value_rescaling": True},
 }
 """Row → settings that between them use every option a step has."""

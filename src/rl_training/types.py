@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,6 +26,9 @@ Items: TypeAlias = "dict[str, np.ndarray[Any, np.dtype[Any]]]"
 State: TypeAlias = dict[str, Any]
 """What `state_dict()` returns: nested dicts and lists of tensors, NumPy arrays, numbers, strings, booleans and None.
 Tensors and arrays go to safetensors, the rest to JSON (arrays come back as tensors): nothing is ever pickled."""
+
+ActivationName: TypeAlias = Literal["relu", "tanh", "elu", "gelu", "silu"]
+OptimizerName: TypeAlias = Literal["adam", "adamw", "radam"]
 
 
 STATE_NAMES = ("initial_h", "initial_c")

@@ -1,29 +1,80 @@
-"""Adam (arXiv:1412.6980) on one flat parameter tensor."""
+"""Adam (arXiv:1412.6980), AdamW (arXiv:1711.05101) and RAdam (arXiv:1908.03265) on one flat parameter tensor."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from rl_training.types import State
+from rl_training.types import OptimizerName, State
 
 GPU_PIECES = 32  # as many tensors as one launch of the kernel takes
 
 
-class FlatAdam:
-    """The update of `torch.optim.Adam(fused=True)`, one kernel for the whole network, without that class's cost per call.
+class Coefficients(NamedTuple):
+    """Of one step, θ ← keep·θ − rate·m/(root·√v + floor) with both moments already moved: numbers, or tensors on the device."""
 
-    At this size that class's Python is a large part of a step; tests/test_dqn_update.py holds the two equal.
+    rate: Any
+    root: Any
+    floor: Any
+    keep: Any
+
+
+def coefficients(
+    kind: OptimizerName, step: Any, learning_rate: Any, betas: tuple[float, float], eps: float, weight_decay: float
+) -> Coefficients:
+    """The coefficients of step 1, 2, …, in double precision: 1 − 0.999 in float32 keeps four digits only.
+
+    Adam:   m̂/(√v̂ + ε) with m̂ = m/(1 − β₁ᵗ), v̂ = v/(1 − β₂ᵗ).   AdamW: the same, and θ is decayed by lr·λ.
+    RAdam:  m̂·r·√(1 − β₂ᵗ)/(√v + ε) with r² = (ρ − 4)(ρ − 2)ρ∞/((ρ∞ − 4)(ρ∞ − 2)ρ), ρ = ρ∞ − 2tβ₂ᵗ/(1 − β₂ᵗ), ρ∞ = 2/(1 − β₂) − 1; the
+            momentum m̂ alone while ρ ≤ 5, where the variance of the adaptive rate is not finite.
+    """
+    beta1, beta2 = betas
+    rate, second = learning_rate / (1 - beta1**step), 1 - beta2**step
+    if kind != "radam":
+        return Coefficients(rate, second**-0.5, eps, 1 - learning_rate * weight_decay if kind == "adamw" else 1.0)
+    most = 2 / (1 - beta2) - 1
+    rho = most - 2 * step * beta2**step / second
+    # abs: below 5 the root is not used, and need not exist
+    rectified = rate * (second * abs((rho - 4) * (rho - 2)) * most / ((most - 4) * (most - 2) * rho)) ** 0.5
+    if not isinstance(rho, Tensor):
+        return Coefficients(rectified, 1.0, eps, 1.0) if rho > 5 else Coefficients(rate, 0.0, 1.0, 1.0)
+    tame = rho > 5
+    return Coefficients(torch.where(tame, rectified, rate), tame.double(), torch.where(tame, eps, 1.0), 1.0)
+
+
+def moved(
+    parameters: Tensor, grad: Tensor, mean: Tensor, variance: Tensor, by: Coefficients, betas: tuple[float, float]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Parameters and both moments after one step along `grad`, of torch's operations alone."""
+    beta1, beta2 = betas
+    mean = beta1 * mean + (1 - beta1) * grad
+    variance = beta2 * variance + (1 - beta2) * grad * grad
+    return by.keep * parameters - by.rate * mean / (variance.sqrt() * by.root + by.floor), mean, variance
+
+
+class FlatAdam:
+    """The update of `torch.optim.Adam(fused=True)`, one kernel for the whole network, without that class's cost per call; or that of AdamW
+    or RAdam. `weight_decay` is as in torch.optim: decoupled in AdamW, added to the gradient in the others.
+
+    At this size that class's Python is a large part of a step; tests/test_optimizers.py holds each equal to torch's.
     """
 
     def __init__(
-        self, parameters: Tensor, shapes: Sequence[Sequence[int]], *, eps: float = 1e-8, betas: tuple[float, float] = (0.9, 0.999)
+        self,
+        parameters: Tensor,
+        shapes: Sequence[Sequence[int]],
+        *,
+        eps: float = 1e-8,
+        betas: tuple[float, float] = (0.9, 0.999),
+        kind: OptimizerName = "adam",
+        weight_decay: float = 0.0,
     ) -> None:
         """shapes: of the parameters in the flat tensor, in their order."""
-        self.parameters, self.eps, self.betas = parameters, eps, betas
+        self.parameters, self.eps, self.betas, self.kind, self.weight_decay = parameters, eps, betas, kind, weight_decay
         self.grad = torch.zeros_like(parameters)
         pieces = torch.split(self.grad, [math.prod(shape) for shape in shapes])
         self._grads = [piece.view(tuple(shape)) for piece, shape in zip(pieces, shapes, strict=True)]  # views of `grad`
@@ -36,6 +87,13 @@ class FlatAdam:
         self._pieces = [list(x.chunk(count)) for x in (self.parameters, self.grad, self.mean, self.variance)]
         self._piece_steps = [self.steps] * len(self._pieces[0])
 
+    def coefficients(self, step: Any, learning_rate: Any) -> Coefficients:
+        return coefficients(self.kind, step, learning_rate, self.betas, self.eps, self.weight_decay)
+
+    def decayed(self, grad: Tensor, parameters: Tensor) -> Tensor:
+        """The gradient with what weight decay adds to it; AdamW's adds nothing."""
+        return grad + self.weight_decay * parameters if self.weight_decay and self.kind != "adamw" else grad
+
     @torch.no_grad()
     def step(self, grads: Sequence[Tensor | None], learning_rate: float | Tensor, max_grad_norm: float | None) -> None:
         """grads: of the parameters in their order in the flat tensor; None where the loss does not depend on one."""
@@ -43,7 +101,11 @@ class FlatAdam:
         if max_grad_norm is not None:
             self._clip(max_grad_norm)
         self.steps += 1
-        torch._fused_adam_(
+        if self.kind == "radam":
+            self._step_radam(learning_rate)
+            return
+        fused = torch._fused_adam_ if self.kind == "adam" else torch._fused_adamw_
+        fused(
             self._pieces[0],
             self._pieces[1],
             self._pieces[2],
@@ -53,11 +115,19 @@ class FlatAdam:
             lr=learning_rate,
             beta1=self.betas[0],
             beta2=self.betas[1],
-            weight_decay=0.0,
+            weight_decay=self.weight_decay,
             eps=self.eps,
             amsgrad=False,
             maximize=False,
         )
+
+    def _step_radam(self, learning_rate: float | Tensor) -> None:
+        """There is no fused kernel for it. On a GPU the count of steps stays on the device."""
+        by = self.coefficients(int(self.steps) if self._on_cpu else self.steps.double(), learning_rate)
+        grad = self.decayed(self.grad, self.parameters)
+        new = moved(self.parameters, grad, self.mean, self.variance, by, self.betas)
+        for mine, after in zip((self.parameters, self.mean, self.variance), new, strict=True):
+            mine.copy_(after)
 
     def _clip(self, max_norm: float) -> None:
         """As clip_grad_norm_: scaled by max/(norm + 1e-6) where that is below 1. Only on the CPU is reading the norm free."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
 from rl_training.algorithms.backups import Backup, Bootstrap, greedy_backup, take_action
-from rl_training.algorithms.q_learner import QLearner, Schedule
+from rl_training.algorithms.q_learner import OptimizerOptions, QLearner, Schedule
 from rl_training.algorithms.rules import LazyMetrics, Rule, TDLoss, bellman, reduce_loss
 from rl_training.algorithms.views import TransitionView
 from rl_training.models.network import ValueNetwork
@@ -58,8 +59,7 @@ class DQN(QLearner):
         max_grad_norm: float | None = None,
         *,
         backup: Backup | None = None,
-        adam_eps: float = 1e-8,
-        seed: int = 0,
+        **options: Unpack[OptimizerOptions],
     ) -> None:
         """backup: in place of the one that `double_q` names."""
         super().__init__(
@@ -71,6 +71,5 @@ class DQN(QLearner):
             target_update_interval=target_update_interval,
             tau=tau,
             max_grad_norm=max_grad_norm,
-            adam_eps=adam_eps,
-            seed=seed,
+            **options,
         )

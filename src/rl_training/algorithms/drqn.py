@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from torch import Tensor
+from typing_extensions import Unpack
 
 from rl_training.algorithms.backups import Backup, greedy_backup
 from rl_training.algorithms.dqn import ScalarRule
-from rl_training.algorithms.q_learner import QLearner, Schedule
+from rl_training.algorithms.q_learner import OptimizerOptions, QLearner, Schedule
 from rl_training.algorithms.rules import LazyMetrics, Rule, TDLoss, reduce_loss
 from rl_training.algorithms.sequence_view import SequenceView
 from rl_training.algorithms.views import Aligned
@@ -58,8 +59,7 @@ class DRQN(QLearner):
         priority_eta: float = 0.9,
         rule: Rule | None = None,
         backup: Backup | None = None,
-        adam_eps: float = 1e-8,
-        seed: int = 0,
+        **options: Unpack[OptimizerOptions],
     ) -> None:
         if rule is not None and value_rescaling:
             raise ValueError("value_rescaling belongs to the rule: give it to the one passed as `rule`")
@@ -72,8 +72,7 @@ class DRQN(QLearner):
             target_update_interval=target_update_interval,
             tau=tau,
             max_grad_norm=max_grad_norm,
-            adam_eps=adam_eps,
-            seed=seed,
+            **options,
         )
         self.priority_eta = priority_eta
 

@@ -16,7 +16,7 @@ from rl_training.data.rollout_buffer import RolloutBuffer
 from rl_training.models.distributions import Distribution, Evaluated, allowed_logits
 from rl_training.models.flat import flatten_parameters
 from rl_training.models.modes import evaluating
-from rl_training.types import Array, Batch, State, UpdateResult
+from rl_training.types import Array, Batch, OptimizerName, State, UpdateResult
 
 KL_TOLERANCE = 1.5  # of `target_kl`, as OpenAI's Spinning Up and Stable-Baselines3 stop
 
@@ -114,6 +114,8 @@ class PPO:
         normalize_advantage: bool = True,
         max_grad_norm: float | None = 0.5,
         adam_eps: float = 1e-5,
+        optimizer: OptimizerName = "adam",
+        weight_decay: float = 0.0,
     ) -> None:
         self.actor_critic, self.distribution = actor_critic, cast("Distribution", actor_critic.distribution)
         self.learning_rate, self.clip_coef = learning_rate, clip_coef
@@ -123,7 +125,8 @@ class PPO:
         self.target_kl, self.normalize_advantage, self.max_grad_norm = target_kl, normalize_advantage, max_grad_norm
         self.parameters = list(actor_critic.parameters())
         self._flat = flatten_parameters(actor_critic)
-        self.optimizer = FlatAdam(self._flat, [p.shape for p in self.parameters], eps=adam_eps)
+        shapes = [p.shape for p in self.parameters]
+        self.optimizer = FlatAdam(self._flat, shapes, eps=adam_eps, kind=optimizer, weight_decay=weight_decay)
         self.gradient: DifferentiateMinibatch = self.autograd  # a place where something faster may be put
 
     def current_learning_rate(self, global_step: int) -> float:

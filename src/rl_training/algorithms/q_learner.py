@@ -19,7 +19,7 @@ from rl_training.data.generators import generator_state, load_generator_state
 from rl_training.models.flat import flatten_parameters
 from rl_training.models.network import Network
 from rl_training.models.plain import as_network
-from rl_training.types import Batch, State, UpdateResult
+from rl_training.types import Batch, OptimizerName, State, UpdateResult
 
 
 class Outcome(Protocol):
@@ -74,13 +74,20 @@ class DifferentiateBatch(Protocol):
     def __call__(self, batch: Batch, online: Any = None, target: Any = None, parameters: Sequence[Tensor] | None = None) -> Gradient: ...
 
 
-class LearnerOptions(TypedDict, total=False):
+class OptimizerOptions(TypedDict, total=False):
+    """How a learner steps, and the seed of what it draws; the defaults are QLearner's."""
+
+    adam_eps: float
+    optimizer: OptimizerName
+    weight_decay: float
+    seed: int
+
+
+class LearnerOptions(OptimizerOptions, total=False):
     """What every learner takes beside its network, view, backup and rule; the defaults are QLearner's."""
 
     tau: float  # of a target update; 1 copies
     max_grad_norm: float | None
-    adam_eps: float
-    seed: int
 
 
 class QLearner:
@@ -100,6 +107,8 @@ class QLearner:
         tau: float = 1.0,
         max_grad_norm: float | None = None,
         adam_eps: float = 1e-8,
+        optimizer: OptimizerName = "adam",
+        weight_decay: float = 0.0,
         seed: int = 0,
     ) -> None:
         network: Any = as_network(q_network)  # of the view's kind, ValueNetwork or RecurrentValueNetwork
@@ -112,7 +121,8 @@ class QLearner:
         self.parameters = list(network.parameters())
         self._flat = flatten_parameters(network)
         self.flat_target = flatten_parameters(self.target_network)
-        self.optimizer = FlatAdam(self._flat, [p.shape for p in self.parameters], eps=adam_eps)
+        shapes = [p.shape for p in self.parameters]
+        self.optimizer = FlatAdam(self._flat, shapes, eps=adam_eps, kind=optimizer, weight_decay=weight_decay)
         self.generator = torch.Generator(self._flat.device).manual_seed(seed)
         self.last_step = 0
         self.last_outcome: Outcome | None = None

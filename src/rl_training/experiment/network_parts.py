@@ -138,11 +138,14 @@ def _known(name: str, table: Sequence[str] | dict[str, Any]) -> str:
     return name
 
 
-_add_torso("nature", TorsoSpec("rl_training.models.image_torsos:NatureTorso", ("image",), layers=512, takes_high=True))
+_LAYERS = ("activation", "layer_norm")
+_add_torso("nature", TorsoSpec("rl_training.models.image_torsos:NatureTorso", ("image",), _LAYERS, layers=512, takes_high=True))
 _add_torso(
     "impala",
-    TorsoSpec("rl_training.models.image_torsos:ImpalaTorso", ("image",), ("torso_width", "spectral_norm"), layers=256, takes_high=True),
+    TorsoSpec(
+        "rl_training.models.image_torsos:ImpalaTorso", ("image",), ("torso_width", "spectral_norm", *_LAYERS), layers=256, takes_high=True
+    ),
 )
-_add_torso("minatar", TorsoSpec("rl_training.models.image_torsos:MinAtarTorso", ("image",), layers=128, takes_high=True))
+_add_torso("minatar", TorsoSpec("rl_training.models.image_torsos:MinAtarTorso", ("image",), _LAYERS, layers=128, takes_high=True))
 register_core("lstm", "rl_training.models.recurrent:LSTMCore")
 register_core("gru", "rl_training.models.recurrent:GRUCore")

@@ -17,6 +17,7 @@ from rl_training.errors import ConfigError
 from rl_training.experiment.explain import did_you_mean, one_line
 from rl_training.experiment.network_parts import known_core, known_torso
 from rl_training.experiment.schedules import OrSchedule, Schedule
+from rl_training.types import ActivationName, OptimizerName
 
 Unit = Annotated[float, Field(ge=0.0, le=1.0)]
 Positive = Annotated[float, Field(gt=0.0)]
@@ -108,12 +109,16 @@ class LearningSettings(Settings):
     learning_rate: Rate = 1e-3
     lr_schedule: Literal["constant", "linear"] = "constant"
     learning_rate_end: Annotated[NonNegative, Needs("lr_schedule", ("linear",))] = 0.0
-    adam_eps: Positive = 1e-8
+    optimizer: OptimizerName = "adam"
+    adam_eps: Positive = 1e-8  # of any of them
+    weight_decay: NonNegative = 0.0  # as torch.optim has it: decoupled in adamw, added to the gradient in the others
     gamma: Unit = 0.99
     # what reads the observation before the fully connected layers: auto is mlp for vectors, and for images by their size
     torso: Annotated[str, AfterValidator(known_torso)] = "auto"
     torso_width: Annotated[int, Field(ge=1, le=64), IMPALA] = 1  # times its channels
     spectral_norm: Annotated[bool, IMPALA] = False  # of its residual convolutions
+    activation: ActivationName = "relu"  # between layers
+    layer_norm: bool = False  # before each activation
 
     @model_validator(mode="after")
     def _one_schedule(self) -> LearningSettings:
@@ -230,7 +235,7 @@ class PPOSettings(LearningSettings):
     normalize_advantage: bool = True
     max_grad_norm: Positive | None = 0.5
     hidden_sizes: Sizes = (64, 64)
-    activation: Literal["relu", "tanh"] = "tanh"
+    activation: ActivationName = "tanh"
     log_std_init: float = 0.0  # Box actions only: the logarithm of the standard deviation to start with
 
 

@@ -17,10 +17,11 @@ from rl_training.models.distributions import DiagonalGaussian, Distribution
 from rl_training.models.heads import NO_DRAWS, Draws
 from rl_training.models.image_torsos import ImageTorso
 from rl_training.models.layers import Stream
-from rl_training.models.mlp_layers import ACTIVATIONS, ActivationName
+from rl_training.models.mlp_layers import ACTIVATIONS
 from rl_training.models.network import CoreState, Facts, Role, facts_of
 from rl_training.models.precision import MixedPrecision
 from rl_training.models.torsos import MLPTorso
+from rl_training.types import ActivationName
 
 if TYPE_CHECKING:
     from rl_training.types import Array
@@ -50,14 +51,20 @@ class ActorCriticHeads(nn.Module):
     """
 
     def __init__(
-        self, in_dim: int, distribution: Distribution, hidden_sizes: Sequence[int], activation: ActivationName, log_std_init: float
+        self,
+        in_dim: int,
+        distribution: Distribution,
+        hidden_sizes: Sequence[int],
+        activation: ActivationName,
+        log_std_init: float,
+        layer_norm: bool = False,
     ) -> None:
         super().__init__()
         self.distribution = distribution
         self.gaussian = isinstance(distribution, DiagonalGaussian)
         outputs = distribution.num_outputs // 2 if self.gaussian else distribution.num_outputs
-        self.policy = Stream(in_dim, hidden_sizes, outputs, activation=ACTIVATIONS[activation])
-        self.value = Stream(in_dim, hidden_sizes, 1, activation=ACTIVATIONS[activation])
+        options = None, ACTIVATIONS[activation], layer_norm
+        self.policy, self.value = Stream(in_dim, hidden_sizes, outputs, *options), Stream(in_dim, hidden_sizes, 1, *options)
         self.log_std = nn.Parameter(torch.full((outputs,), log_std_init)) if self.gaussian else None
         for stream, gain in ((self.policy, 0.01), (self.value, 1.0)):
             orthogonal_(stream, math.sqrt(2))
@@ -121,12 +128,12 @@ class FeedForwardActorCritic(ActorCritic):
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         with self.computing(obs.device):
             outputs, values = self.heads.forward(self.encoder.forward(obs))
-        return outputs.float(), values.float()
+        return (outputs, values) if self.compute_dtype is None else (outputs.float(), values.float())
 
     def step(self, obs: Tensor, state: CoreState, episode_starts: Tensor, draws: Draws = NO_DRAWS) -> tuple[Tensor, CoreState]:
         with self.computing(obs.device):
             outputs = self.heads.outputs(self.encoder.forward(obs))
-        return outputs.float(), state
+        return outputs if self.compute_dtype is None else outputs.float(), state
 
 
 class MLPActorCritic(FeedForwardActorCritic):
@@ -139,6 +146,7 @@ class MLPActorCritic(FeedForwardActorCritic):
         hidden_sizes: Sequence[int],
         activation: ActivationName = "tanh",
         log_std_init: float = 0.0,
+        layer_norm: bool = False,
     ) -> None:
-        heads = ActorCriticHeads(obs_dim, distribution, hidden_sizes, activation, log_std_init)
+        heads = ActorCriticHeads(obs_dim, distribution, hidden_sizes, activation, log_std_init, layer_norm)
         super().__init__(MLPTorso(obs_dim, ()), heads)

@@ -17,11 +17,12 @@ from rl_training.models.distributions import Distribution
 from rl_training.models.heads import HeadKeywords, HeadKind, make_head
 from rl_training.models.mlp_c51_q_network import MLPC51QNetwork
 from rl_training.models.mlp_iqn_network import MLPIQNetwork
-from rl_training.models.mlp_layers import ACTIVATIONS, ActivationName
+from rl_training.models.mlp_layers import ACTIVATIONS
 from rl_training.models.mlp_q_network import MLPQNetwork
 from rl_training.models.mlp_qr_q_network import MLPQRQNetwork
 from rl_training.models.q_network import QNetwork
 from rl_training.models.torsos import Torso, make_encoder
+from rl_training.types import ActivationName
 
 _BY_HEAD: dict[HeadKind, tuple[Callable[..., QNetwork], dict[str, Any]]] = {
     "scalar": (MLPQNetwork, {}),
@@ -30,6 +31,7 @@ _BY_HEAD: dict[HeadKind, tuple[Callable[..., QNetwork], dict[str, Any]]] = {
     "implicit": (MLPIQNetwork, {"num_quantiles": 64, "num_target_quantiles": 64, "num_acting_quantiles": 32, "embedding_dim": 64}),
 }
 """Head → the fully connected network with it, and the head's own keywords with their defaults."""
+COMMON = ("dueling", "noisy", "noisy_sigma", "activation", "layer_norm")
 
 
 def build_q_network(
@@ -44,9 +46,10 @@ def build_q_network(
     """A feed-forward Q-network. The last of `hidden_sizes` is the head's: doubled if dueling, noisy if noisy."""
     if torso is None and len(obs_shape) == 1:
         named, own = _BY_HEAD[head]
-        common = {name: keywords[name] for name in ("dueling", "noisy", "noisy_sigma") if name in keywords}
+        common = {name: value for name, value in keywords.items() if name in COMMON}
         return named(obs_shape[0], action_dim, hidden_sizes=hidden_sizes, **common, **{name: keywords.get(name, own[name]) for name in own})
-    encoder = make_encoder(obs_shape, hidden_sizes[:-1], torso=torso)
+    activation, layer_norm = ACTIVATIONS[keywords.get("activation", "relu")], keywords.get("layer_norm", False)
+    encoder = make_encoder(obs_shape, hidden_sizes[:-1], activation, torso, layer_norm)
     return QNetwork(encoder, make_head(head, encoder.out_dim, action_dim, hidden_sizes=hidden_sizes[-1:], **keywords))
 
 
@@ -58,11 +61,12 @@ def build_actor_critic(
     activation: ActivationName = "tanh",
     log_std_init: float = 0.0,
     torso: Torso | None = None,
+    layer_norm: bool = False,
 ) -> FeedForwardActorCritic:
     """Policy and value: after a torso they share its layers too (`hidden_sizes`), as PPO's Atari network has it (Huang et al. 2022,
     *The 37 implementation details of PPO*, "shared Nature-CNN"); without one each has layers of its own."""
     if torso is None and len(obs_shape) == 1:
-        return MLPActorCritic(obs_shape[0], distribution, hidden_sizes, activation, log_std_init)
-    encoder = make_encoder(obs_shape, hidden_sizes, ACTIVATIONS[activation], torso)
+        return MLPActorCritic(obs_shape[0], distribution, hidden_sizes, activation, log_std_init, layer_norm)
+    encoder = make_encoder(obs_shape, hidden_sizes, ACTIVATIONS[activation], torso, layer_norm)
     start_orthogonal(encoder)
     return FeedForwardActorCritic(encoder, ActorCriticHeads(encoder.out_dim, distribution, (), activation, log_std_init))

@@ -13,9 +13,11 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
-from typing_extensions import TypedDict, Unpack
+from typing_extensions import Unpack
 
 from rl_training.models.layers import Stream
+from rl_training.models.mlp_layers import ACTIVATIONS, LayerOptions
+from rl_training.types import ActivationName
 
 HeadKind: TypeAlias = Literal["scalar", "categorical", "quantile", "implicit"]
 
@@ -30,7 +32,7 @@ class Draws(NamedTuple):
 NO_DRAWS = Draws()
 
 
-class HeadOptions(TypedDict, total=False):
+class HeadOptions(LayerOptions, total=False):
     """What every head takes."""
 
     hidden_sizes: Sequence[int]
@@ -79,11 +81,14 @@ class StreamHead(Head):
         hidden_sizes: Sequence[int] = (),
         dueling: bool = False,
         noisy_sigma: float | None = None,
+        activation: ActivationName = "relu",
+        layer_norm: bool = False,
     ) -> None:
         super().__init__()
         self.action_dim, self.outputs = action_dim, outputs
-        self.advantage = Stream(in_dim, hidden_sizes, action_dim * outputs, noisy_sigma)
-        self.value = Stream(in_dim, hidden_sizes, outputs, noisy_sigma) if dueling else None
+        options = noisy_sigma, ACTIVATIONS[activation], layer_norm
+        self.advantage = Stream(in_dim, hidden_sizes, action_dim * outputs, *options)
+        self.value = Stream(in_dim, hidden_sizes, outputs, *options) if dueling else None
         self.noise_dim = self.advantage.noise_dim + (self.value.noise_dim if self.value is not None else 0)
 
     def per_action(self, features: Tensor, noise: Tensor | None) -> Tensor:
@@ -225,7 +230,7 @@ class ImplicitHead(StreamHead):
         return ((torch.arange(count, device=device) + jitter) / count).view(*[1] * len(batch_shape), count)
 
 
-class HeadKeywords(TypedDict, total=False):
+class HeadKeywords(LayerOptions, total=False):
     """The keywords of all heads together, as settings name them; a head takes what is its own."""
 
     dueling: bool
@@ -252,5 +257,11 @@ def make_head(kind: HeadKind, in_dim: int, action_dim: int, *, hidden_sizes: Seq
     """The head called `kind`."""
     head, own = _HEADS[kind]
     sigma = keywords.get("noisy_sigma", 0.5) if keywords.get("noisy") else None
-    options = HeadOptions(hidden_sizes=hidden_sizes, dueling=keywords.get("dueling", False), noisy_sigma=sigma)
+    options = HeadOptions(
+        hidden_sizes=hidden_sizes,
+        dueling=keywords.get("dueling", False),
+        noisy_sigma=sigma,
+        activation=keywords.get("activation", "relu"),
+        layer_norm=keywords.get("layer_norm", False),
+    )
     return head(in_dim, action_dim, **options, **{name: value for name, value in keywords.items() if name in own})

@@ -3,6 +3,9 @@
 Channels come first, as replay holds them. Bytes are divided by the space's largest value inside (`high`), so that nothing but bytes is
 stored and moved. Parameters stay as torch lays them out, views of one flat tensor (flat.py): where channels-last is faster, only the image
 is brought into that order, and cuDNN brings the few weights along.
+
+Each torso takes an `activation` in place of its paper's ReLU, and a `layer_norm` before each: over channels and positions together, with a
+gain and a bias per channel, so that neither depends on the image's size. (PQN's public code normalises channels alone, at each position.)
 """
 
 from __future__ import annotations
@@ -13,8 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from rl_training.errors import ConfigError
+from rl_training.models.mlp_layers import ACTIVATIONS, NORM_EPS
 from rl_training.models.spectral import SpectralConv2d
 from rl_training.models.torsos import Torso
+from rl_training.types import ActivationName
 
 
 class ImageTorso(Torso):
@@ -61,6 +66,18 @@ class ImageTorso(Torso):
         return self.encode(obs) if self.compiled is None else self.compiled(obs)
 
 
+class Activate(nn.Module):
+    """The activation of that name, after a layer norm if asked for."""
+
+    def __init__(self, channels: int, activation: ActivationName, layer_norm: bool) -> None:
+        super().__init__()
+        self.activation = ACTIVATIONS[activation]
+        self.norm = nn.GroupNorm(1, channels, eps=NORM_EPS) if layer_norm else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.activation(x if self.norm is None else self.norm(x))
+
+
 class NatureTorso(ImageTorso):
     """DQN's convolutions (Mnih et al. 2015, Nature 518, "Methods"): 32 of 8 × 8 by 4, 64 of 4 × 4 by 2, 64 of 3 × 3 by 1, with ReLU.
 
@@ -70,10 +87,12 @@ class NatureTorso(ImageTorso):
     name = "nature"
     smallest = 36
 
-    def __init__(self, obs_shape: Sequence[int], high: float = 255.0) -> None:
+    def __init__(
+        self, obs_shape: Sequence[int], high: float = 255.0, *, activation: ActivationName = "relu", layer_norm: bool = False
+    ) -> None:
         channels, _, _ = self.require_size(obs_shape)
         sizes = ((channels, 32, 8, 4), (32, 64, 4, 2), (64, 64, 3, 1))
-        layers = [part for i, o, kernel, stride in sizes for part in (nn.Conv2d(i, o, kernel, stride), nn.ReLU())]
+        layers = [part for i, o, k, stride in sizes for part in (nn.Conv2d(i, o, k, stride), Activate(o, activation, layer_norm))]
         super().__init__(obs_shape, nn.Sequential(*layers), high)
 
 
@@ -86,21 +105,24 @@ class MinAtarTorso(ImageTorso):
     name = "minatar"
     smallest = 3
 
-    def __init__(self, obs_shape: Sequence[int], high: float = 255.0) -> None:
+    def __init__(
+        self, obs_shape: Sequence[int], high: float = 255.0, *, activation: ActivationName = "relu", layer_norm: bool = False
+    ) -> None:
         channels, _, _ = self.require_size(obs_shape)
-        super().__init__(obs_shape, nn.Sequential(nn.Conv2d(channels, 16, 3), nn.ReLU()), high)
+        super().__init__(obs_shape, nn.Sequential(nn.Conv2d(channels, 16, 3), Activate(16, activation, layer_norm)), high)
 
 
 class Residual(nn.Module):
     """x + conv(ReLU(conv(ReLU(x)))), both of 3 × 3; `spectral` divides each by its largest singular value."""
 
-    def __init__(self, channels: int, *, spectral: bool) -> None:
+    def __init__(self, channels: int, *, spectral: bool, activation: ActivationName = "relu", layer_norm: bool = False) -> None:
         super().__init__()
         conv = SpectralConv2d if spectral else nn.Conv2d
         self.first, self.second = (conv(channels, channels, 3, padding=1) for _ in range(2))
+        self.before_first, self.before_second = (Activate(channels, activation, layer_norm) for _ in range(2))
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.second(torch.relu(self.first(torch.relu(x))))
+        out: Tensor = self.second(self.before_second(self.first(self.before_first(x))))
         return x + out
 
 
@@ -123,14 +145,16 @@ class ImpalaTorso(ImageTorso):
         torso_width: int = 1,
         spectral_norm: bool = False,
         pool: int | None = 6,
+        activation: ActivationName = "relu",
+        layer_norm: bool = False,
     ) -> None:
         channels, height, width = self.require_size(obs_shape)
         parts: list[nn.Module] = []
         for out in (16 * torso_width, 32 * torso_width, 32 * torso_width):
             parts += [nn.Conv2d(channels, out, 3, padding=1), nn.MaxPool2d(3, 2, 1)]
-            parts += [Residual(out, spectral=spectral_norm) for _ in range(2)]
+            parts += [Residual(out, spectral=spectral_norm, activation=activation, layer_norm=layer_norm) for _ in range(2)]
             channels, height, width = out, (height + 1) // 2, (width + 1) // 2
-        parts.append(nn.ReLU())
+        parts.append(Activate(channels, activation, layer_norm))
         if pool is not None and (height > pool or width > pool):
             parts.append(nn.AdaptiveMaxPool2d((min(height, pool), min(width, pool))))
         super().__init__(obs_shape, nn.Sequential(*parts), high)

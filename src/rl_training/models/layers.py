@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rl_training.models.mlp_layers import RELU, Activation, layer_parameters, linear_stack
+from rl_training.models.mlp_layers import NORM_EPS, RELU, Activation, layer_norms, layer_parameters, linear_stack
 
 
 class NoisyLinear(nn.Module):
@@ -56,7 +56,8 @@ def factorised_noise(shape: Sequence[int], generator: torch.Generator, device: t
 
 
 class Stream(nn.Module):
-    """`hidden_sizes` layers with an activation (ReLU) and a linear output; all of them noisy if `noisy_sigma` is given.
+    """`hidden_sizes` layers with an activation (ReLU), and before it a layer norm if asked for; then a linear output. All of the layers are
+    noisy if `noisy_sigma` is given.
 
     `noise_dim` numbers of noise feed the whole stream: (in, out) of each layer, one after the other.
     """
@@ -68,31 +69,35 @@ class Stream(nn.Module):
         out_dim: int,
         noisy_sigma: float | None = None,
         activation: Activation = RELU,
+        layer_norm: bool = False,
     ) -> None:
         super().__init__()
         self.activation = activation
         sizes = [in_dim, *hidden_sizes, out_dim]
         pairs = list(itertools.pairwise(sizes))
         self.layers = nn.ModuleList(nn.Linear(i, o) if noisy_sigma is None else NoisyLinear(i, o, noisy_sigma) for i, o in pairs)
-        self.params = layer_parameters(self.layers)
+        self.norm_layers = layer_norms(hidden_sizes, layer_norm)
+        self.params, self.norms = layer_parameters(self.layers), layer_parameters(self.norm_layers)
         self.sigmas = tuple(s for layer in self.layers if isinstance(layer, NoisyLinear) for s in (layer.weight_sigma, layer.bias_sigma))
         self.noise_sizes = [] if noisy_sigma is None else [size for pair in pairs for size in pair]
         self.noise_dim = sum(self.noise_sizes)
 
     def plain_parameters(self) -> tuple[Any, ...] | None:
-        """W₁, b₁, … if no layer is noisy."""
-        return None if self.noise_sizes or self.activation is not RELU else self.params
+        """W₁, b₁, … if the stream is nothing but layers and ReLU."""
+        return None if self.noise_sizes or self.norms or self.activation is not RELU else self.params
 
     def forward(self, x: Tensor, noise: Tensor | None = None) -> Tensor:
         if noise is None or not self.noise_sizes:  # a noisy layer without noise is its mean
-            return linear_stack(x, self.params, activation=self.activation, activate_last=False)
+            return linear_stack(x, self.params, activation=self.activation, activate_last=False, norms=self.norms)
         eps = noise.split(self.noise_sizes, dim=-1)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         if noise.ndim == 1:  # one draw for all rows: the noisy weights are built once, and the pass is a plain one
-            return linear_stack(x, self.noisy_parameters(eps), activation=self.activation, activate_last=False)
+            return linear_stack(x, self.noisy_parameters(eps), activation=self.activation, activate_last=False, norms=self.norms)
         last = len(self.layers) - 1
         for i, layer in enumerate(self.layers):
             x = layer(x, eps[2 * i], eps[2 * i + 1])
             if i < last:
+                if self.norms:
+                    x = F.layer_norm(x, x.shape[-1:], self.norms[2 * i], self.norms[2 * i + 1], NORM_EPS)
                 x = self.activation(x)
         return x
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from typing_extensions import Unpack
+
 from rl_training.models.heads import ImplicitHead
+from rl_training.models.mlp_layers import LayerOptions
 from rl_training.models.q_network import QNetwork
-from rl_training.models.torsos import MLPTorso
+from rl_training.models.torsos import mlp_torso
 
 
 class MLPIQNetwork(QNetwork):
@@ -27,8 +30,9 @@ class MLPIQNetwork(QNetwork):
         dueling: bool = False,
         noisy: bool = False,
         noisy_sigma: float = 0.5,
+        **layers: Unpack[LayerOptions],
     ) -> None:
-        torso = MLPTorso(obs_dim, hidden_sizes[:-1])
+        torso = mlp_torso(obs_dim, hidden_sizes[:-1], **layers)
         head = ImplicitHead(
             torso.out_dim,
             action_dim,
@@ -39,5 +43,6 @@ class MLPIQNetwork(QNetwork):
             hidden_sizes=hidden_sizes[-1:],
             dueling=dueling,
             noisy_sigma=noisy_sigma if noisy else None,
+            **layers,
         )
         super().__init__(torso, head)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from typing_extensions import Unpack
+
 from rl_training.models.heads import ScalarHead
+from rl_training.models.mlp_layers import LayerOptions
 from rl_training.models.q_network import QNetwork
-from rl_training.models.torsos import MLPTorso
+from rl_training.models.torsos import mlp_torso
 
 
 class MLPQNetwork(QNetwork):
@@ -23,7 +26,15 @@ class MLPQNetwork(QNetwork):
         dueling: bool = False,
         noisy: bool = False,
         noisy_sigma: float = 0.5,
+        **layers: Unpack[LayerOptions],
     ) -> None:
-        torso = MLPTorso(obs_dim, hidden_sizes[:-1])
-        sigma = noisy_sigma if noisy else None
-        super().__init__(torso, ScalarHead(torso.out_dim, action_dim, hidden_sizes=hidden_sizes[-1:], dueling=dueling, noisy_sigma=sigma))
+        torso = mlp_torso(obs_dim, hidden_sizes[:-1], **layers)
+        head = ScalarHead(
+            torso.out_dim,
+            action_dim,
+            hidden_sizes=hidden_sizes[-1:],
+            dueling=dueling,
+            noisy_sigma=noisy_sigma if noisy else None,
+            **layers,
+        )
+        super().__init__(torso, head)

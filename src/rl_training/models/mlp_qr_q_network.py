@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from typing_extensions import Unpack
+
 from rl_training.models.heads import QuantileHead
+from rl_training.models.mlp_layers import LayerOptions
 from rl_training.models.q_network import QNetwork
-from rl_training.models.torsos import MLPTorso
+from rl_training.models.torsos import mlp_torso
 
 
 class MLPQRQNetwork(QNetwork):
@@ -21,8 +24,9 @@ class MLPQRQNetwork(QNetwork):
         dueling: bool = False,
         noisy: bool = False,
         noisy_sigma: float = 0.5,
+        **layers: Unpack[LayerOptions],
     ) -> None:
-        torso = MLPTorso(obs_dim, hidden_sizes[:-1])
+        torso = mlp_torso(obs_dim, hidden_sizes[:-1], **layers)
         head = QuantileHead(
             torso.out_dim,
             action_dim,
@@ -30,5 +34,6 @@ class MLPQRQNetwork(QNetwork):
             hidden_sizes=hidden_sizes[-1:],
             dueling=dueling,
             noisy_sigma=noisy_sigma if noisy else None,
+            **layers,
         )
         super().__init__(torso, head)

@@ -10,7 +10,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from rl_training.models.mlp_layers import RELU, Activation, layer_parameters, linear_stack
+from rl_training.models.mlp_layers import ACTIVATIONS, RELU, Activation, layer_norms, layer_parameters, linear_stack
+from rl_training.types import ActivationName
 
 
 class Torso(nn.Module, ABC):
@@ -26,23 +27,30 @@ class Torso(nn.Module, ABC):
 
 
 class MLPTorso(Torso):
-    """Layers with an activation (ReLU) over a vector observation; with no `hidden_sizes` it is the identity. Integers become floats."""
+    """Layers with an activation (ReLU), and before it a layer norm if asked for, over a vector observation. With no `hidden_sizes` it is
+    the identity. Integers become floats."""
 
-    def __init__(self, obs_dim: int, hidden_sizes: Sequence[int], activation: Activation = RELU) -> None:
+    def __init__(self, obs_dim: int, hidden_sizes: Sequence[int], activation: Activation = RELU, layer_norm: bool = False) -> None:
         super().__init__()
         self.activation = activation
         sizes = [obs_dim, *hidden_sizes]
         self.layers = nn.ModuleList(nn.Linear(i, o) for i, o in itertools.pairwise(sizes))
-        self.params = layer_parameters(self.layers)
+        self.norm_layers = layer_norms(hidden_sizes, layer_norm)
+        self.params, self.norms = layer_parameters(self.layers), layer_parameters(self.norm_layers)
         self.out_dim = sizes[-1]
 
     def relu_parameters(self) -> tuple[Any, ...] | None:
-        """W₁, b₁, … if the activation is ReLU."""
-        return self.params if self.activation is RELU else None
+        """W₁, b₁, … if there is nothing but ReLU between them."""
+        return self.params if self.activation is RELU and not self.norms else None
 
     def forward(self, obs: Tensor) -> Tensor:
         x = obs if obs.is_floating_point() else obs.float()
-        return linear_stack(x, self.params, activation=self.activation, activate_last=True)
+        return linear_stack(x, self.params, activation=self.activation, activate_last=True, norms=self.norms)
+
+
+def mlp_torso(obs_dim: int, hidden_sizes: Sequence[int], *, activation: ActivationName = "relu", layer_norm: bool = False) -> MLPTorso:
+    """The same with its activation by name."""
+    return MLPTorso(obs_dim, hidden_sizes, ACTIVATIONS[activation], layer_norm)
 
 
 class FlatTorso(Torso):
@@ -68,12 +76,18 @@ class ChainedTorso(Torso):
         return self.layers.forward(features)
 
 
-def make_encoder(obs_shape: Sequence[int], hidden_sizes: Sequence[int], activation: Activation = RELU, torso: Torso | None = None) -> Torso:
+def make_encoder(
+    obs_shape: Sequence[int],
+    hidden_sizes: Sequence[int],
+    activation: Activation = RELU,
+    torso: Torso | None = None,
+    layer_norm: bool = False,
+) -> Torso:
     """`torso`, then layers of `hidden_sizes`. Without one the layers read the observation itself, flattened."""
     if torso is None and len(obs_shape) == 1:
-        return MLPTorso(obs_shape[0], hidden_sizes, activation)
+        return MLPTorso(obs_shape[0], hidden_sizes, activation, layer_norm)
     first = FlatTorso(obs_shape) if torso is None else torso
-    return ChainedTorso(first, MLPTorso(first.out_dim, hidden_sizes, activation)) if hidden_sizes else first
+    return ChainedTorso(first, MLPTorso(first.out_dim, hidden_sizes, activation, layer_norm)) if hidden_sizes else first
 
 
 def features_dim_of(obs_shape: Sequence[int], hidden_sizes: Sequence[int], torso: Torso | None = None) -> int:

@@ -33,6 +33,7 @@ def build_network(settings: PPOSettings, spaces: Mapping[str, Any]) -> ActorCrit
         torso=make_torso(settings, spaces),
         activation=settings.activation,
         log_std_init=settings.log_std_init,
+        layer_norm=settings.layer_norm,
     )
 
 
@@ -53,6 +54,8 @@ def learner_keywords(setup: Setup, settings: PPOSettings) -> dict[str, Any]:
         "normalize_advantage": s.normalize_advantage,
         "max_grad_norm": s.max_grad_norm,
         "adam_eps": s.adam_eps,
+        "optimizer": s.optimizer,
+        "weight_decay": s.weight_decay,
     }
 
 

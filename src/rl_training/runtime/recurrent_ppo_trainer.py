@@ -30,6 +30,7 @@ def build_network(settings: RecurrentPPOSettings, spaces: Mapping[str, Any]) -> 
         torso=make_torso(settings, spaces),
         activation=settings.activation,
         log_std_init=settings.log_std_init,
+        layer_norm=settings.layer_norm,
     )
     return RecurrentActorCritic(*parts)
 

@@ -47,6 +47,8 @@ def learner_keywords(setup: Setup, settings: ValueSettings) -> dict[str, Any]:
         "tau": s.tau,
         "max_grad_norm": s.max_grad_norm,
         "adam_eps": s.adam_eps,
+        "optimizer": s.optimizer,
+        "weight_decay": s.weight_decay,
         "seed": setup.seeds.learner,
     }
 

@@ -8,7 +8,7 @@ network or part of a user's own) acts through torch.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -18,7 +18,7 @@ from torch import Tensor
 from rl_training.models.actor_critic import MLPActorCritic
 from rl_training.models.heads import CategoricalHead, Head, QuantileHead, ScalarHead, StreamHead
 from rl_training.models.layers import Stream
-from rl_training.models.mlp_layers import RELU, TANH, Activation, layer_parameters
+from rl_training.models.mlp_layers import NORM_EPS, RELU, TANH, Activation, layer_parameters
 from rl_training.models.network import CoreState
 from rl_training.models.q_network import QNetwork
 from rl_training.models.torsos import MLPTorso
@@ -61,9 +61,10 @@ def numpy_pass(network: Any, num_envs: int) -> NumpyPass | None:
     if type(torso) is not MLPTorso or not isinstance(head, StreamHead) or type(head) not in _Q_VALUES:
         return None
     if network.stack is not None:
-        whole = _layers([*torso.layers, *head.advantage.layers], torso.activation, activate_last=False)
+        whole = _layers([*torso.layers, *head.advantage.layers], (), torso.activation, activate_last=False)
         return lambda obs, noise: whole(_floats(obs))
-    features, outputs, q_values = _layers(torso.layers, torso.activation, activate_last=True), _head_pass(head), _Q_VALUES[type(head)](head)
+    features = _layers(torso.layers, torso.norms, torso.activation, activate_last=True)
+    outputs, q_values = _head_pass(head), _Q_VALUES[type(head)](head)
     return lambda obs, noise: q_values(outputs(features(_floats(obs)), noise))
 
 
@@ -95,21 +96,42 @@ def _array(parameter: Tensor) -> Array:
     return array
 
 
-def _layers(layers: Any, activation: Activation, *, activate_last: bool) -> Callable[[Array], Array]:
+def _layers(layers: Any, norms: Sequence[Tensor], activation: Activation, *, activate_last: bool) -> Callable[[Array], Array]:
     """`mlp_layers.linear_stack`."""
     params = _pairs([_array(p) for p in layer_parameters(layers)])
-    steps = [(weight.T, bias, activate_last or i < len(params) - 1) for i, (weight, bias) in enumerate(params)]
-    activate = _ON_ARRAYS[activation]
+    activated = _activations(norms, activation, count=len(params) if activate_last else len(params) - 1)
+    steps = [(weight.T, bias, activate) for (weight, bias), activate in zip_longest(params, activated)]
 
     def run(x: Array) -> Array:
-        for weight, bias, activates in steps:
+        for weight, bias, activate in steps:
             x = x.dot(weight)
             x += bias
-            if activates:
+            if activate is not None:
                 activate(x)
         return x
 
     return run
+
+
+def _activations(norms: Sequence[Tensor], activation: Activation, *, count: int) -> list[Callable[[Any], Any]]:
+    """What comes after each of `count` layers, in place: the activation, after a layer norm where there are `norms`."""
+    activate = _ON_ARRAYS[activation]
+    if not norms:
+        return [activate] * count
+
+    def after(gain: Array, bias: Array) -> Callable[[Array], Array]:
+        share = np.full(len(gain), 1 / len(gain), gain.dtype)  # a product with it is the mean, in less time than NumPy's
+
+        def run(x: Array) -> Any:
+            x -= x.dot(share)[:, None]
+            x *= (1 / np.sqrt((x * x).dot(share) + gain.dtype.type(NORM_EPS)))[:, None]
+            x *= gain
+            x += bias
+            return activate(x)
+
+        return run
+
+    return [after(gain, bias) for gain, bias in _pairs([_array(p) for p in norms])]
 
 
 def _pairs(params: Sequence[Any]) -> list[tuple[Any, Any]]:
@@ -118,25 +140,25 @@ def _pairs(params: Sequence[Any]) -> list[tuple[Any, Any]]:
 
 def _stream_pass(stream: Stream) -> NumpyPass:
     """`Stream.forward`; noise has a row for each environment."""
-    plain = _layers(stream.layers, stream.activation, activate_last=False)
+    plain = _layers(stream.layers, stream.norms, stream.activation, activate_last=False)
     if not stream.noise_dim:
         return lambda x, noise: plain(x)
     params, sigmas = (_pairs([_array(p) for p in group]) for group in (layer_parameters(stream.layers), stream.sigmas))
     ends = np.cumsum([0, *stream.noise_sizes]).tolist()
     cuts = _pairs([slice(a, b) for a, b in pairwise(ends)])
-    activate, last = _ON_ARRAYS[stream.activation], len(params) - 1
+    activated = [*_activations(stream.norms, stream.activation, count=len(params) - 1), None]
 
     def run(x: Array, noise: Array | None) -> Array:
         if noise is None:
             return plain(x)
-        for i, ((weight, bias), (weight_sigma, bias_sigma), (ins, outs)) in enumerate(zip(params, sigmas, cuts, strict=True)):
+        for (weight, bias), (weight_sigma, bias_sigma), (ins, outs), activate in zip(params, sigmas, cuts, activated, strict=True):
             spread = (x * noise[:, ins]).dot(weight_sigma.T)
             spread += bias_sigma
             spread *= noise[:, outs]
             x = x.dot(weight.T)
             x += bias
             x += spread
-            if i < last:
+            if activate is not None:
                 activate(x)
         return x
 

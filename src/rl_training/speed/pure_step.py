@@ -6,7 +6,6 @@ code leaves out because nobody reads it (metrics, priorities) is part of the fun
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rl_training.algorithms.adam import Coefficients, moved
 from rl_training.algorithms.q_learner import Outcome, QLearner
 from rl_training.algorithms.rules import LazyMetrics
 from rl_training.models.heads import NO_DRAWS, Draws
@@ -40,7 +40,7 @@ class PureStep:
         # Only what really draws: most networks do not.
         self._asks = [(network, shape, role) for network, shape, role in _draws_of(learner, unpack(batch)) if draws(network)]
         self.metric_names = tuple(LazyMetrics.names(learner.rule))
-        self._scalars = torch.zeros(2)
+        self._scalars = torch.zeros(len(Coefficients._fields))
         self._host_scalars = self._scalars.numpy()
         optimizer = learner.optimizer
         self._host_steps = optimizer.steps.numpy()  # the same memory
@@ -59,12 +59,7 @@ class PureStep:
 
     def inputs(self, batch: Batch, learning_rate: float) -> list[Tensor]:
         """The function's arguments for the optimizer's next step. Reads the count of steps, so advance it after the call."""
-        optimizer = self._learner.optimizer
-        beta1, beta2 = optimizer.betas
-        step = int(self._host_steps) + 1
-        # Adam's bias corrections in double precision, as torch's kernels have them: 1 − 0.999 in float32 keeps four digits only.
-        self._host_scalars[0] = learning_rate / (1 - beta1**step)
-        self._host_scalars[1] = 1 / math.sqrt(1 - beta2**step)
+        self._host_scalars[:] = self._learner.optimizer.coefficients(int(self._host_steps) + 1, learning_rate)
         drawn: list[Tensor] = []
         for network, shape, role in self._asks:
             drawn += [x for x in network.draw(self._learner.generator, shape, role) if x is not None]
@@ -93,13 +88,10 @@ class PureStep:
         grad = torch.cat([(torch.zeros_like(p) if g is None else g).reshape(-1) for g, p in zip(grads, parameters, strict=True)])
         if learner.max_grad_norm is not None:
             grad = grad * (learner.max_grad_norm / (torch.linalg.vector_norm(grad) + 1e-6)).clamp(max=1.0)
-        (beta1, beta2), eps = learner.optimizer.betas, learner.optimizer.eps
-        new_mean = beta1 * mean + (1 - beta1) * grad
-        new_variance = beta2 * variance + (1 - beta2) * grad * grad
-        new_flat = flat - scalars[0] * new_mean / (new_variance.sqrt() * scalars[1] + eps)
-        flat.copy_(new_flat)
-        mean.copy_(new_mean)
-        variance.copy_(new_variance)
+        optimizer = learner.optimizer
+        new = moved(flat, optimizer.decayed(grad, flat), mean, variance, Coefficients(*scalars), optimizer.betas)
+        for held, after in zip((flat, mean, variance), new, strict=True):
+            held.copy_(after)
         return report, errors, priorities
 
     def _given_draws(self, tensors: Sequence[Tensor]) -> Iterator[Draws]:

@@ -17,14 +17,14 @@ from torch import Tensor
 from rl_training.models.actor_critic import ActorCriticHeads, MLPActorCritic
 from rl_training.models.heads import CategoricalHead, Draws, QuantileHead, ScalarHead, StreamHead
 from rl_training.models.layers import Stream
-from rl_training.models.mlp_layers import RELU, TANH, Activation
+from rl_training.models.mlp_layers import NORM_EPS, RELU, TANH, Activation
 from rl_training.models.network import CoreState
 from rl_training.models.q_network import QNetwork
 from rl_training.models.recurrent.actor_critic import RecurrentActorCritic
 from rl_training.models.torsos import MLPTorso
 
 Pullback: TypeAlias = Callable[[Tensor], tuple[list[Tensor], Tensor]]
-"""∂L/∂output → the gradients of W₁, b₁, W₂, b₂, …, and ∂L/∂input before any activation that made the input."""
+"""∂L/∂output → the gradients of W₁, b₁, W₂, b₂, …, then those of the norms, and ∂L/∂input before any activation that made the input."""
 
 
 class InPlace(NamedTuple):
@@ -41,37 +41,58 @@ ACTIVATIONS: dict[Activation, InPlace] = {
 
 
 def taped_stack(
-    x: Tensor, params: Sequence[Tensor], *, activation: Activation = RELU, activate_last: bool, input_gradient: bool = True
+    x: Tensor,
+    params: Sequence[Tensor],
+    *,
+    activation: Activation = RELU,
+    activate_last: bool,
+    norms: Sequence[Tensor] = (),
+    input_gradient: bool = True,
 ) -> tuple[Tensor, Pullback]:
     """`linear_stack` of [B, in] with its pullback; to be called without autograd.
 
     With g = ∂L/∂(Wx + b):  ∂L/∂W = gᵀx,  ∂L/∂b = Σ_B g,  ∂L/∂x = gW, and an activation scales g by its derivative. Where nothing below
-    learns, `input_gradient=False` spares the last product, and an empty tensor stands for it.
+    learns, `input_gradient=False` spares the last product, and an empty tensor stands for it. A layer norm's gradient is torch's kernel;
+    the norms' gradients come after those of the layers.
     """
     apply_, backward = ACTIVATIONS[activation]
-    inputs = []
+    inputs, normed = [], []
     last = len(params) - 2
     for i in range(0, len(params), 2):
         inputs.append(x)
         x = F.linear(x, params[i], params[i + 1])
         if activate_last or i < last:
+            if norms:
+                before = x
+                x, mean, scale = torch.native_layer_norm(x, x.shape[-1:], norms[i], norms[i + 1], NORM_EPS)
+                normed.append((before, mean, scale))
             x = apply_(x)
     out = x
 
+    def before_activation(i: int, grad: Tensor, made: Tensor, of_norms: list[Tensor]) -> Tensor:
+        """∂L/∂(Wx + b) of layer i, from that of what its activation made of it."""
+        grad = backward(grad, made)
+        if norms:
+            (x, mean, scale), gain, bias = normed[i], norms[2 * i], norms[2 * i + 1]
+            kernel = torch.ops.aten.native_layer_norm_backward.default
+            grad, of_gain, of_bias = kernel(grad, x, x.shape[-1:], mean, scale, gain, bias, [True, True, True])
+            of_norms += [of_bias, of_gain]
+        return grad
+
     def pullback(grad: Tensor) -> tuple[list[Tensor], Tensor]:
         grads: list[Tensor] = []
+        of_norms: list[Tensor] = []
         if activate_last and inputs:
-            grad = backward(grad, out)
+            grad = before_activation(len(inputs) - 1, grad, out, of_norms)
         for i in range(len(inputs) - 1, -1, -1):
             grads += [grad.sum(0), grad.t().mm(inputs[i])]
             if i > 0:
-                grad = backward(grad.mm(params[2 * i]), inputs[i])
+                grad = before_activation(i - 1, grad.mm(params[2 * i]), inputs[i], of_norms)
             elif input_gradient:
                 grad = grad.mm(params[0])
             else:
                 grad = grad.new_empty(0)
-        grads.reverse()
-        return grads, grad
+        return grads[::-1] + of_norms[::-1], grad
 
     return out, pullback
 
@@ -81,15 +102,15 @@ def taped_stream(stream: Stream, x: Tensor, noise: Tensor | None = None, *, inpu
 
     With W = μ_w + σ_w ⊙ E, E = ε_out ε_inᵀ:  ∂L/∂μ_w = ∂L/∂W  and  ∂L/∂σ_w = ∂L/∂W ⊙ E; likewise for b with ε_out.
     """
-    params = stream.params
+    params, activation, norms = stream.params, stream.activation, stream.norms
     if not stream.noise_sizes:
-        return taped_stack(x, params, activation=stream.activation, activate_last=False, input_gradient=input_gradient)
+        return taped_stack(x, params, activation=activation, activate_last=False, norms=norms, input_gradient=input_gradient)
     if noise is None:
-        out, plain = taped_stack(x, params, activation=stream.activation, activate_last=False)
+        out, plain = taped_stack(x, params, activation=activation, activate_last=False, norms=norms)
         eps: Sequence[Tensor] = [torch.zeros(size, device=x.device) for size in stream.noise_sizes]
     else:
         eps = noise.split(stream.noise_sizes, dim=-1)  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        out, plain = taped_stack(x, stream.noisy_parameters(eps), activation=stream.activation, activate_last=False)
+        out, plain = taped_stack(x, stream.noisy_parameters(eps), activation=activation, activate_last=False, norms=norms)
 
     def pullback(grad: Tensor) -> tuple[list[Tensor], Tensor]:
         grads, grad_x = plain(grad)
@@ -98,7 +119,7 @@ def taped_stream(stream: Stream, x: Tensor, noise: Tensor | None = None, *, inpu
             weight, bias = grads[2 * i : 2 * i + 2]
             eps_in, eps_out = eps[2 * i : 2 * i + 2]
             both += [weight, bias, weight * torch.outer(eps_out, eps_in), bias * eps_out]
-        return both, grad_x
+        return both + grads[2 * len(stream.layers) :], grad_x
 
     return out, pullback
 
@@ -150,7 +171,9 @@ def taped_q_network(network: QNetwork, obs: Tensor, draws: Draws) -> tuple[Tenso
         return out, lambda grad: whole(grad)[0]
     torso, head = network.torso, network.head
     assert isinstance(torso, MLPTorso) and isinstance(head, StreamHead), "see `has_tape`"
-    features, from_torso = taped_stack(x, torso.params, activation=torso.activation, activate_last=True, input_gradient=False)
+    features, from_torso = taped_stack(
+        x, torso.params, activation=torso.activation, activate_last=True, norms=torso.norms, input_gradient=False
+    )
     out, from_head = taped_head(head, features, draws)
 
     def gradients(grad: Tensor) -> list[Tensor]:
@@ -163,8 +186,10 @@ def taped_q_network(network: QNetwork, obs: Tensor, draws: Draws) -> tuple[Tenso
 def has_policy_tape(network: Any) -> bool:
     """Whether `taped_mlp_policy` or `taped_recurrent_policy` says what `network.forward` says: only of what is exactly ours."""
     if isinstance(network, RecurrentActorCritic):  # any encoder and core: they go through autograd
-        return type(network.heads) is ActorCriticHeads and not overrides(network, RecurrentActorCritic, "forward", "unroll_core")
-    return type(network) is MLPActorCritic and not overrides(network, MLPActorCritic, "forward") and network.compute_dtype is None
+        ours = type(network.heads) is ActorCriticHeads and not overrides(network, RecurrentActorCritic, "forward", "unroll_core")
+    else:
+        ours = type(network) is MLPActorCritic and not overrides(network, MLPActorCritic, "forward") and network.compute_dtype is None
+    return ours and network.heads.policy.activation in ACTIVATIONS
 
 
 PolicyGradients: TypeAlias = Callable[[Tensor, Tensor], Sequence[Tensor | None]]

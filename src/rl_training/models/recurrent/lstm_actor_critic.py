@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rl_training.models.distributions import Distribution
-from rl_training.models.mlp_layers import ActivationName
 from rl_training.models.recurrent.actor_critic import RecurrentActorCritic
 from rl_training.models.recurrent.parts import recurrent_actor_critic_parts
+from rl_training.types import ActivationName
 
 
 class LSTMActorCritic(RecurrentActorCritic):

@@ -10,9 +10,10 @@ from typing_extensions import Unpack
 from rl_training.models.actor_critic import ActorCriticHeads, start_orthogonal
 from rl_training.models.distributions import Distribution
 from rl_training.models.heads import Head, HeadKeywords, HeadKind, make_head
-from rl_training.models.mlp_layers import ACTIVATIONS, ActivationName
+from rl_training.models.mlp_layers import ACTIVATIONS
 from rl_training.models.recurrent.cores import Core, LSTMCore, MakeCore
 from rl_training.models.torsos import Torso, features_dim_of, make_encoder
+from rl_training.types import ActivationName
 
 
 def recurrent_q_parts(
@@ -35,7 +36,8 @@ def recurrent_q_parts(
     top = make_head(head, reads, action_dim, hidden_sizes=head_hidden_sizes, **keywords)
     sizes = [*encoder_hidden_sizes, features_dim]
     core = make_core(features_dim_of(obs_shape, sizes, torso), hidden_size, num_layers)
-    encoder = make_encoder(obs_shape, sizes, torso=torso)
+    activation, layer_norm = ACTIVATIONS[keywords.get("activation", "relu")], keywords.get("layer_norm", False)
+    encoder = make_encoder(obs_shape, sizes, activation, torso, layer_norm)
     return encoder, core, top
 
 
@@ -52,6 +54,7 @@ def recurrent_actor_critic_parts(
     torso: Torso | None = None,
     activation: ActivationName = "tanh",
     log_std_init: float = 0.0,
+    layer_norm: bool = False,
 ) -> tuple[Torso, Core, ActorCriticHeads]:
     """What a RecurrentActorCritic is made of; the encoder's layers are `encoder_hidden_sizes` and `features_dim` (None: no such layer).
 
@@ -59,8 +62,8 @@ def recurrent_actor_critic_parts(
     """
     sizes = [*encoder_hidden_sizes, *([] if features_dim is None else [features_dim])]
     core = make_core(features_dim_of(obs_shape, sizes, torso), hidden_size, num_layers)
-    encoder = make_encoder(obs_shape, sizes, ACTIVATIONS[activation], torso)
-    heads = ActorCriticHeads(hidden_size, distribution, head_hidden_sizes, activation, log_std_init)
+    encoder = make_encoder(obs_shape, sizes, ACTIVATIONS[activation], torso, layer_norm)
+    heads = ActorCriticHeads(hidden_size, distribution, head_hidden_sizes, activation, log_std_init, layer_norm)
     start_orthogonal(encoder)
     for parameter in core.parameters():
         if parameter.ndim > 1:
