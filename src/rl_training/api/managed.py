@@ -119,6 +119,7 @@ class ManagedAlgorithm:
                 new_in = self.config.output_dir if find_run(path) is None else None
                 where: dict[str, Any] = {"total_timesteps": end, "extend_schedule": extend_schedule, "output_dir": new_in, "env": self._env}
                 where |= {"trackers": self.config.trackers, "schedules": self._schedules}  # what no file holds: passwords, callables
+                where["ray_address"] = self.config.ray_address
                 result = workflows.resume_training(path, callbacks=watched, quiet=quiet, **where)
         self.checkpoint_path, self._goes_on_in_place, self._total_is_unsaid = result.checkpoint_path, True, False
         return result
@@ -176,8 +177,12 @@ class ManagedAlgorithm:
         *,
         env: Callable[..., Any] | None = None,
         schedules: Mapping[str, Callable[[int], float]] | None = None,
+        ray_address: str | None = None,
     ) -> Self:
-        """The run a checkpoint belongs to: `learn()` goes on in its directory, from this checkpoint, as if it had never stopped."""
+        """The run a checkpoint belongs to: `learn()` goes on in its directory, from this checkpoint, as if it had never stopped.
+
+        ray_address: of the cluster it goes on with, where it was on one.
+        """
         from rl_training.experiment.checkpointing import open_checkpoint
 
         opened, env = open_checkpoint(checkpoint), require_maker(env)
@@ -191,7 +196,7 @@ class ManagedAlgorithm:
         # Where a new run is made is not for the file to say: beside the checkpoint, or the run it is in.
         config, beside = opened.config, (opened.run_dir or opened.path.absolute()).parent
         total = max(config.total_timesteps, config.horizon)
-        resumed = cls(config.replace(total_timesteps=total, schedule_timesteps=config.horizon, output_dir=beside))
+        resumed = cls(config.replace(total_timesteps=total, schedule_timesteps=config.horizon, output_dir=beside, ray_address=ray_address))
         resumed._env, resumed.checkpoint_path, resumed._schedules = env, opened.path, dict(schedules or {})
         return resumed
 

@@ -27,6 +27,8 @@ def train(
     device: str | None = DEVICE,
     total_timesteps: int | None = TOTAL,
     num_envs: int | None = typer.Option(None, "--num-envs", help="Environments stepped side by side."),
+    actors: int | None = typer.Option(None, "--actors", metavar="N", help="Act in N Ray processes, each with --num-envs environments."),
+    ray_address: str | None = typer.Option(None, "--ray-address", metavar="A", help="The Ray cluster they run on: host:port, or auto."),
     output_dir: str | None = typer.Option(None, "--output-dir", metavar="DIR", help="Where the run's directory is made."),
     settings: list[str] = typer.Option([], "--set", metavar="KEY=VALUE", help="Any key, such as algo_kwargs.batch_size=64. Repeatable."),
     track: list[str] = typer.Option([], "--track", metavar="NAME", help="A tracker beside TensorBoard: wandb or mlflow. Repeatable."),
@@ -38,6 +40,7 @@ def train(
 
     chosen = _chosen(row, env, config)
     flags = {"device": device, "total_timesteps": total_timesteps, "num_envs": num_envs, "output_dir": output_dir}
+    flags |= {"actors": actors, "ray_address": ray_address}
     overrides = [parse_override(text) for text in settings]
     overrides += [Override(key, value, _flag(key, value)) for key, value in flags.items() if value is not None]
     if track:
@@ -140,6 +143,7 @@ def resume(
     total_timesteps: int | None = TOTAL,
     extend_schedule: bool = typer.Option(False, "--extend-schedule", help="Schedules run over the new total, not the original one."),
     device: str | None = DEVICE,
+    ray_address: str | None = typer.Option(None, "--ray-address", metavar="A", help="The Ray cluster to go on with: host:port, or auto."),
     output_dir: str | None = typer.Option(None, "--output-dir", metavar="DIR", help="Where a checkpoint outside of a run goes on."),
     quiet: bool = QUIET,
 ) -> None:
@@ -150,6 +154,7 @@ def resume(
         "total_timesteps": total_timesteps,
         "extend_schedule": extend_schedule,
         "device": device,
+        "ray_address": ray_address,
         "output_dir": output_dir,
     }
     show_result(workflows.resume_training(checkpoint, **options, quiet=quiet), quiet)

@@ -41,10 +41,11 @@ OURS = ("wrappers", IMAGE_CHANNELS)
 
 
 def make_envs(
-    env: EnvSource,
+    env: EnvSource | EnvSpec,
     *,
     num_envs: int,
     seed: int,
+    first_index: int = 0,
     env_kwargs: Mapping[str, Any] | None = None,
     vectorization: Vectorization = "auto",
     seed_stream: str = "train",
@@ -56,10 +57,11 @@ def make_envs(
 ) -> VectorEnvs:
     """Makes `num_envs` environments behind one adapter.
 
-    env: a registered id, `module:Id`, or a callable that returns an environment. `env_kwargs` goes to it, except `wrappers` (wrappers.py)
-    and `image_channels` (images.py); for `ALE/…` it names the parts of a protocol (atari/presets.py).
+    env: a registered id, `module:Id`, what `find_env` found, or a callable that returns an environment. `env_kwargs` goes to it, except
+    `wrappers` (wrappers.py) and `image_channels` (images.py); for `ALE/…` it names the parts of a protocol (atari/presets.py).
     vectorization: `auto` is the lean loop in this process; `sync` and `async` are Gymnasium's; all three resume exactly. `native` is the
     environment's own vector form, whose episodes restart on resume.
+    first_index: the number of the first environment: an episode's seed is made from its environment's number.
     seed_stream: another name, another sequence of episodes from the same seed; evaluation has its own.
     update_statistics: False freezes `normalize_observation` and `normalize_reward`, as evaluation must.
     gamma: the discount of the returns that `normalize_reward` scales by, unless its own arguments say one.
@@ -80,13 +82,14 @@ def make_envs(
         vector_env = _make_native(source, num_envs, kwargs, wrappers)
     else:
         maker = EnvMaker(source, kwargs, wrappers, seed, seed_stream, 0, record, max_steps, watch)
-        vector_env = _vectorize([replace(maker, index=index) for index in range(num_envs)], vectorization)
+        vector_env = _vectorize([replace(maker, index=first_index + index) for index in range(num_envs)], vectorization)
     try:
         return VectorEnvs(
             vector_env,
             replayable=vectorization != "native",
             seed=seed,
             seed_stream=seed_stream,
+            first_index=first_index,
             observation_normalizer=_observation_normalizer(vector_env, wrappers, update_statistics),
             reward_normalizer=_reward_normalizer(num_envs, wrappers, gamma, update_statistics),
             image_channels=image_channels,

@@ -33,8 +33,9 @@ class Workers(Protocol):
 class EpisodeKeeper:
     """The episodes under way of environments that are each wrapped in `ReplayableEpisodes`."""
 
-    def __init__(self, workers: Workers, action_space: gym.Space[Any]) -> None:
-        self._workers = workers
+    def __init__(self, workers: Workers, action_space: gym.Space[Any], first_index: int = 0) -> None:
+        """first_index: the number of the first environment, as messages name it."""
+        self._workers, self._first_index = workers, first_index
         self._no_actions = np.zeros((0, *(action_space.shape or ())), action_space.dtype)
         self.note = ""
         """What resume cannot promise, as of the last `state_dict`."""
@@ -55,7 +56,7 @@ class EpisodeKeeper:
     def _note_lost(self, indices: list[int]) -> None:
         """Says it the first time."""
         said = bool(self.note)
-        self.note = f"environment {_listed(indices)} {TOO_LONG}" if indices else ""
+        self.note = f"environment {self._listed(indices)} {TOO_LONG}" if indices else ""
         if indices and not said:
             warnings.warn(self.note, RuntimeWarning, stacklevel=2)
 
@@ -89,17 +90,20 @@ class EpisodeKeeper:
             for i, (replay, record) in enumerate(zip(replays, records, strict=True))
         ]
         if not kept.all():
-            warnings.warn(f"environment {_listed(np.flatnonzero(~kept))} {TOO_LONG}", RuntimeWarning, stacklevel=3)
+            warnings.warn(f"environment {self._listed(np.flatnonzero(~kept))} {TOO_LONG}", RuntimeWarning, stacklevel=3)
         if not (restored | ~kept).all():
             warnings.warn(
-                f"environment {_listed(np.flatnonzero(kept & ~restored))}: playing the saved episode again did not arrive at the saved "
-                "observation (it is not deterministic); a fresh episode begins there",
+                f"environment {self._listed(np.flatnonzero(kept & ~restored))}: playing the saved episode again did not arrive at the "
+                "saved observation (it is not deterministic); a fresh episode begins there",
                 RuntimeWarning,
                 stacklevel=3,
             )
         if not restored.all():
             obs[~restored] = reset(options={"reset_mask": ~restored})[~restored]
         return obs, restored
+
+    def _listed(self, indices: Any) -> str:
+        return ", ".join(str(self._first_index + i) for i in indices)
 
 
 def _arrived(replay: Replay, record: EpisodeRecord, episode_return: float) -> bool:
@@ -109,7 +113,3 @@ def _arrived(replay: Replay, record: EpisodeRecord, episode_return: float) -> bo
     same_return = record["ended"] or replay["episode_return"] == episode_return
     actions = record["actions"]
     return same_return and replay["ended"] == record["ended"] and actions is not None and replay["length"] == len(actions)
-
-
-def _listed(indices: Any) -> str:
-    return ", ".join(str(i) for i in indices)

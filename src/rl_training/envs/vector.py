@@ -55,6 +55,7 @@ class VectorEnvs:
 
     Images come out channels first, whatever form the environments give them in (images.py); `image_channels` says which axis that is.
     `clip_rewards` gives out rewards clipped to ±1; returns stay the environments' own. `notes` is what a run's metadata says of them.
+    first_index: the number of the first one, where they are not the only environments of a run.
 
     What fails before the first step is a UserError: these environments cannot be used. Later it is a RunError.
     """
@@ -66,6 +67,7 @@ class VectorEnvs:
         replayable: bool,
         seed: int = 0,
         seed_stream: str = "train",
+        first_index: int = 0,
         observation_normalizer: ObservationNormalizer | None = None,
         reward_normalizer: RewardNormalizer | None = None,
         image_channels: Channels = "auto",
@@ -84,8 +86,8 @@ class VectorEnvs:
         self.single_observation_space = _as_read(vector_env.single_observation_space) if self.image is None else self.image.space
         self._dtype = self.single_observation_space.dtype
         self.exact_resume = replayable
-        self._episodes = EpisodeKeeper(self._workers, self.single_action_space) if replayable else None
-        self._seed, self._stream, self._resets = seed, seed_stream, 0
+        self._episodes = EpisodeKeeper(self._workers, self.single_action_space, first_index) if replayable else None
+        self._seed, self._stream, self._first_index, self._resets = seed, seed_stream, first_index, 0
         self.observation_normalizer = observation_normalizer
         self.reward_normalizer = reward_normalizer
         self._clips, self.notes = clip_rewards, dict(notes or {})
@@ -129,7 +131,7 @@ class VectorEnvs:
         self._waiting = None
         if self.reward_normalizer is not None:
             self.reward_normalizer.reset()
-        seed = None if self.exact_resume else episode_seed(self._seed, self._stream, 0, self._resets)
+        seed = None if self.exact_resume else episode_seed(self._seed, self._stream, self._first_index, self._resets)
         self._resets += 1
         return self._arrive(self._read(self._guarded_reset(seed=seed)), self._all)
 
@@ -244,7 +246,7 @@ class VectorEnvs:
             if self.reward_normalizer is not None:
                 self.reward_normalizer.reset()
             self._returns[:], self._began[:], self._waiting = 0.0, 0, None
-            seed = episode_seed(self._seed, self._stream, 0, self._resets)
+            seed = episode_seed(self._seed, self._stream, self._first_index, self._resets)
             self._resets += 1
             return Restored(self._arrive(self._read(self._guarded_reset(seed=seed)), self._all), self._none)
         states = state.get("states") or ()
@@ -302,7 +304,7 @@ class VectorEnvs:
     def _mask_failure(self, error: MaskError) -> Exception:
         if error.env_index is None:
             return self._failure(f"the environments gave {error} at vector step {self._tick}")
-        return self._failure(f"environment {error.env_index} gave {error} at {self._place(error.env_index)}")
+        return self._failure(f"environment {self._first_index + error.env_index} gave {error} at {self._place(error.env_index)}")
 
     def _failure(self, text: str) -> Exception:
         return RunError(text) if self._tick else UserError(text)
@@ -331,7 +333,7 @@ class VectorEnvs:
 
     def _count(self, ended: Array) -> tuple[Episode, ...]:
         lengths = self._tick - self._began
-        episodes = tuple(Episode(int(i), float(self._returns[i]), int(lengths[i])) for i in np.flatnonzero(ended))
+        episodes = tuple(Episode(self._first_index + int(i), float(self._returns[i]), int(lengths[i])) for i in np.flatnonzero(ended))
         self._finished[0, ended] += 1
         self._finished[1, ended] += lengths[ended]
         self._returns[ended] = 0.0
@@ -347,7 +349,8 @@ class VectorEnvs:
             if self.image is not None:
                 final = self.image.read(np.asarray(final))
             if np.shape(final) != self._shape[1:]:
-                raise RunError(f"environment {i} ended an episode with an observation of shape {np.shape(final)}, not {self._shape[1:]}")
+                shapes = f"{np.shape(final)}, not {self._shape[1:]}"
+                raise RunError(f"environment {self._first_index + i} ended an episode with an observation of shape {shapes}")
             final_obs[i] = final
         self._require_finite("an observation", final_obs)
         return final_obs
@@ -367,7 +370,8 @@ class VectorEnvs:
         index = int(np.argmin(good))
         shown = " ".join(np.array2string(values[index], threshold=8).split())
         too_large = " in float32" if np.isfinite(values[index]).all() else ""
-        raise self._failure(f"environment {index} gave {what} that is not finite{too_large} at {self._place(index)}: {shown}")
+        where = f"environment {self._first_index + index}"
+        raise self._failure(f"{where} gave {what} that is not finite{too_large} at {self._place(index)}: {shown}")
 
     def _place(self, index: int) -> str:
         """Where an environment is, for an error about it."""

@@ -29,7 +29,7 @@ from rl_training.experiment.credentials import masked
 from rl_training.experiment.explain import nearest, one_line, shown
 from rl_training.experiment.registry import AlgorithmSpec, get_algorithm_spec
 from rl_training.experiment.schedules import named_callables
-from rl_training.experiment.settings import Count, Settings, Steps
+from rl_training.experiment.settings import Count, Settings, Steps, ValueSettings
 from rl_training.experiment.shipped import SHIPPED_CONFIGS, find_config, shipped_configs
 from rl_training.experiment.tracking import parse_trackers
 from rl_training.experiment.yaml_text import parse_yaml, read_yaml
@@ -49,6 +49,7 @@ __all__ = [
 
 _CALLABLE = "callable:"
 MAX_THREADS, MAX_PROCESSES = 1_024, 1_024
+MAX_ENVS = 1_000_000  # of all actors together
 
 
 def _plain(value: Any, where: str = "") -> Any:
@@ -135,6 +136,14 @@ class TrainConfig(BaseModel):
     compile: Literal["auto"] | bool = "auto"
     threads: Literal["auto"] | int = "auto"
     precision: Literal["auto", "float32", "tf32", "bf16"] = "auto"
+    actors: Annotated[int, Field(ge=0, le=65_536)] = 0
+    """Ray processes that act, each with `num_envs` environments; 0: this process acts, and Ray is not imported."""
+    ray_address: Text | None = None
+    """Of the cluster they run on (`host:port`, or `auto`); None: Ray is started on this machine."""
+    lockstep: bool = False
+    """One actor and the learner wait for each other: the run is the local one, byte for byte."""
+    replay_shards: Annotated[int, Field(ge=0, le=4_096)] = 0
+    """Ray processes that hold the replay; 0: it is beside the learner."""
     trackers: Annotated[tuple[Any, ...], BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)] = ()
     schedule_timesteps: Count | None = None
     """The total that ε, β and learning rate run over, where it is not `total_timesteps`: a resumed run moves its end, not its schedules."""
@@ -185,7 +194,23 @@ class TrainConfig(BaseModel):
             steps = getattr(self._settings, key, 0)
             if steps * self.num_envs > most:
                 raise ValueError(f"algo_kwargs.{key} times num_envs must be <= {most:,}, got {steps} times {self.num_envs}")
+        self._require_distributable()
         return self
+
+    def _require_distributable(self) -> None:
+        """What needs actors, and what actors need."""
+        if self.actors == 0:
+            for key in ("ray_address", "lockstep", "replay_shards"):
+                if getattr(self, key):
+                    raise ValueError(f"{key} needs actors > 0")
+        elif not isinstance(self._settings, ValueSettings):
+            raise ValueError(f"actors needs a value-based row: {self.algo} learns from what its network of now has done")
+        if self.lockstep and (self.actors != 1 or self.replay_shards):
+            raise ValueError("lockstep needs actors: 1 and replay_shards: 0")
+        if getattr(self._settings, "initial_priority", None) == "actor" and (self.lockstep or not self.actors):
+            raise ValueError("algo_kwargs.initial_priority must be auto or max without actors, and in lockstep, got actor")
+        if self.actors * self.num_envs > MAX_ENVS:
+            raise ValueError(f"actors times num_envs must be <= {MAX_ENVS:,}, got {self.actors} times {self.num_envs}")
 
     @property
     def spec(self) -> AlgorithmSpec:

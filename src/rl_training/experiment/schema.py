@@ -78,6 +78,10 @@ _DESCRIPTIONS = {
     "compile": "Whether updates are compiled; auto: where the run is long enough to pay for it.",
     "threads": "Torch's threads; auto: 1 for MLPs.",
     "precision": "What a GPU computes a network's passes in; auto: tf32 for convolutions and recurrent cores, else float32.",
+    "actors": "Ray processes that act, each with num_envs environments; 0: this process acts, and Ray is not imported.",
+    "ray_address": "The Ray cluster that actors run on, host:port or auto; without, Ray is started on this machine.",
+    "lockstep": "With one actor: it and the learner wait for each other, and the run is the local one, byte for byte.",
+    "replay_shards": "Ray processes that hold the replay, beside the learner; 0: the learner holds it.",
     "schedule_timesteps": "What schedules run over, where it is not total_timesteps: a resumed run sets it.",
     "trackers": "wandb, mlflow, or {name: {argument: value}}.",
 }

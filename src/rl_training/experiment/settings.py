@@ -170,6 +170,7 @@ class ValueSettings(LearningSettings):
     munchausen_alpha: Annotated[Unit, MUNCHAUSEN] = 0.9
     munchausen_tau: Annotated[float, Field(ge=1e-6), MUNCHAUSEN] = 0.03
     munchausen_clip: Annotated[float, Field(le=0.0), MUNCHAUSEN] = -1.0
+    initial_priority: Annotated[Literal["auto", "max", "actor"], PRIORITIZED] = "auto"  # of new items; auto: `actor` with actors elsewhere
 
     @model_validator(mode="after")
     def _values_agree(self) -> ValueSettings:

@@ -34,6 +34,7 @@ CIRCUMSTANCES = frozenset(
         "keep_checkpoints",
         "compile",
         "trackers",
+        "ray_address",
     )
 )
 

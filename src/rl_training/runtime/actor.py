@@ -13,7 +13,6 @@ import numpy as np
 import torch
 
 from rl_training.data.generators import generator_state, load_generator_state
-from rl_training.data.replay import Replay
 from rl_training.data.rollout_buffer import RolloutBuffer
 from rl_training.data.sequences import joined
 from rl_training.envs.vector import VectorEnvs
@@ -68,15 +67,21 @@ class ItemMaker(Protocol):
     def load_state_dict(self, state: State) -> None: ...
 
 
+class TakesItems(Protocol):
+    """A replay, or what stands in its place where items are sent elsewhere."""
+
+    def add_items(self, items: Items) -> None: ...
+
+
 class ReplayFeed:
     """Steps to items, and the items into a replay: those of several steps at once where nobody reads it between them."""
 
     MOST = 64  # steps kept back
     raw = True
 
-    def __init__(self, maker: ItemMaker, replay: Replay, refresh: Callable[[], None] | None = None) -> None:
+    def __init__(self, maker: ItemMaker, replay: TakesItems, refresh: Callable[[], None] | None = None) -> None:
         """refresh: called whenever the replay is about to be learned from (see `NormalizedReplay`)."""
-        self._maker, self._replay, self._refresh = maker, replay, refresh
+        self.maker, self._replay, self._refresh = maker, replay, refresh
         self._push = maker.push  # looked up once: it is called every step
         self._kept: list[Items] = []  # arrays that nobody writes to again (see envs/vector.py)
 
@@ -95,19 +100,19 @@ class ReplayFeed:
             self._refresh()
 
     def drop(self, env_indices: Array) -> None:
-        items = self._maker.drop(env_indices)
+        items = self.maker.drop(env_indices)
         if items:
             self._replay.add_items(items)
 
     @property
     def num_open(self) -> int:
-        return self._maker.num_open
+        return self.maker.num_open
 
     def state_dict(self) -> State:
-        return self._maker.state_dict()
+        return self.maker.state_dict()
 
     def load_state_dict(self, state: State) -> None:
-        self._maker.load_state_dict(state)
+        self.maker.load_state_dict(state)
 
 
 class RolloutFeed:
@@ -161,6 +166,24 @@ class Actor:
         Where nothing is made, it runs as before.
         """
         self._forward = make(self.network, self._obs, self._state, self._generator) or self._forward
+
+    @property
+    def most_steps(self) -> int:
+        return self.envs.num_envs
+
+    @property
+    def num_open(self) -> int:
+        return self.feed.num_open
+
+    @property
+    def resume_note(self) -> str:
+        return self.envs.resume_note
+
+    def flush(self) -> None:
+        self.feed.flush()
+
+    def close(self) -> None:
+        self.envs.close()
 
     def refill_from(self, env_steps: int) -> None:
         """The replay is empty at this point of the run: collect as much as at the beginning before learning again."""

@@ -10,8 +10,8 @@ from typing_extensions import TypedDict
 
 from rl_training.algorithms.q_learner import QLearner
 from rl_training.data.replay import Replay
-from rl_training.runtime.actor import Actor
 from rl_training.runtime.cadence import UpdatePlan, crossings
+from rl_training.runtime.collector import Collector
 from rl_training.runtime.run import Run, TrainResult
 from rl_training.types import Batch, UpdateResult
 
@@ -60,7 +60,7 @@ class SampledUpdates:
         return result
 
 
-def train_off_policy(run: Run, *, actor: Actor, replay: Replay, plan: UpdatePlan, update: Updates) -> TrainResult:
+def train_off_policy(run: Run, *, actor: Collector, replay: Replay, plan: UpdatePlan, update: Updates) -> TrainResult:
     """Collect, store, learn, until the run has taken its steps. `update` samples, learns and gives priorities back, once a call."""
     clock, per_round = run.clock, plan.updates_per_round
     rounds: list[int] = []  # the multiples whose updates are still to be made
@@ -75,13 +75,13 @@ def train_off_policy(run: Run, *, actor: Actor, replay: Replay, plan: UpdatePlan
     with run:
         while run.running:
             before = clock.env_steps
-            if update.compiles and plan.rounds(before, before + actor.envs.num_envs, learning_starts=actor.learns_from):
+            if update.compiles and plan.rounds(before, before + actor.most_steps, learning_starts=actor.learns_from):
                 run.prepare_to_compile()
             # Updates that run beside the host are queued when the next actions are chosen, so that the environments step meanwhile.
             step = actor.step(before, learn if rounds else None)
             now = clock.env_steps = before + int(np.count_nonzero(step.valid))
             if now >= actor.learns_from and crossings(before, now, plan.train_frequency):
-                actor.feed.flush()
+                actor.flush()
                 if len(replay):
                     rounds += plan.rounds(before, now, learning_starts=actor.learns_from)
                 if rounds and (not update.overlaps or run.has_something_due(before)):

@@ -87,6 +87,8 @@ class Reports:
             record["rollout/ep_len_mean"] = float(np.mean([episode.length for episode in self.recent]))
         if self._parts.exploration_rate is not None:
             record["rollout/exploration_rate"] = self._parts.exploration_rate(env_steps)
+        if self._parts.measures is not None:
+            record.update(self._parts.measures())
         if self.last_result is not None:
             record.update({f"train/{name}": float(value) for name, value in self.last_result.metrics.items()})
             record["train/learning_rate"] = self._parts.learner.current_learning_rate(env_steps)
@@ -126,7 +128,7 @@ class Reports:
         return {
             "global_step": self._clock.env_steps,
             **self.last_evaluation[1],
-            "buffer_size": 0 if replay is None else replay.num_transitions + self._parts.actor.feed.num_open,
+            "buffer_size": 0 if replay is None else replay.num_transitions + self._parts.actor.num_open,
             "num_updates": self._clock.updates,
             "num_episodes": self.num_episodes,
             "best_eval_return_mean": self.best_mean if self.best_mean is not None else float("nan"),

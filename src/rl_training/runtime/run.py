@@ -61,7 +61,7 @@ class Run:
     def _open(self, options: RunOptions, held: contextlib.ExitStack) -> None:
         """Make the run directory, or take up the one that is resumed: everything is read and checked before anything is written. `held`
         is let go of at the end."""
-        held.callback(self.parts.actor.envs.close)
+        held.callback(self.parts.actor.close)
         self.signals: Signals = held.enter_context(listening())
         require_trackers(self.config.trackers)
         checkpoint, existing, reports = options.resume_from, options.goes_on_in, self.reports
@@ -238,7 +238,7 @@ class Run:
     def _save(self, *, with_replay: bool, for_resume: bool) -> Path:
         saving.require_finite(self.parts, self.clock.env_steps)
         path = saving.save(self.store, self.config, self.parts, self.state_dict(), with_replay=with_replay, for_resume=for_resume)
-        promise = self.parts.actor.envs.resume_note or self.parts.notes.get("resume", "")
+        promise = self.parts.actor.resume_note or self.parts.notes.get("resume", "")
         if promise != self._promised:
             self._promised = promise
             self.directory.update_metadata(resume=promise)

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 from rl_training.data.replay import Memory
 from rl_training.experiment.checkpointing import Checkpoint
 from rl_training.experiment.runs import RunDirectory
-from rl_training.runtime.actor import Actor
 from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.collector import Collector
 from rl_training.runtime.evaluator import Evaluate
 from rl_training.types import Stateful
 
@@ -62,9 +62,10 @@ class Parts:
     """What a run is made of. Everything here that changes is saved with a checkpoint."""
 
     learner: Learner
-    actor: Actor
+    actor: Collector
     replay: Memory | None
     evaluate: Evaluate
     spaces: Mapping[str, Any]  # saved, so that a policy loads without making an environment
     exploration_rate: Callable[[int], float] | None = None
+    measures: Callable[[], Mapping[str, float]] | None = None  # what else a record holds, read when it is written
     notes: dict[str, str] = field(default_factory=dict)  # for metadata.json: what `auto` resolved to and why, what resume can promise

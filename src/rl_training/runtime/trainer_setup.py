@@ -186,7 +186,7 @@ def prepare(config: TrainConfig, env: EnvSource | None) -> Setup:
     source, seeds = env_source(config, env), Seeds.of(config.seed)
     envs = make_envs(
         source,
-        num_envs=config.num_envs,
+        num_envs=1 if config.actors else config.num_envs,  # actors make their own: this one says what its spaces are
         seed=config.seed,
         env_kwargs=config.env_kwargs,
         vectorization=config.vectorization,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,13 +19,16 @@ from rl_training.models.heads import HeadKeywords
 from rl_training.models.network import Network
 from rl_training.runtime import schedules
 from rl_training.runtime.accelerate import accelerate_acting, accelerate_updates
-from rl_training.runtime.actor import Actor, Feed, ItemMaker, ReplayFeed
+from rl_training.runtime.actor import Actor, ItemMaker, ReplayFeed
 from rl_training.runtime.behaviour import EpsilonGreedy
 from rl_training.runtime.cadence import UpdatePlan
 from rl_training.runtime.off_policy import SampledUpdates, train_off_policy
 from rl_training.runtime.run import Parts, Run, RunOptions, TrainResult
 from rl_training.runtime.trainer_setup import Setup, planned_updates
 from rl_training.types import Array
+
+if TYPE_CHECKING:
+    from rl_training.runtime.distributed.remote_actors import RemoteActors
 
 DRAWN_AHEAD = 256  # steps of exploration drawn at once
 
@@ -83,7 +86,7 @@ def replay_keywords(setup: Setup, settings: ValueSettings, backup: Backup) -> di
     return keywords
 
 
-def make_feed(setup: Setup, maker: ItemMaker, held: Replay, *, clip_rewards: bool) -> tuple[Replay, Feed]:
+def make_feed(setup: Setup, maker: ItemMaker, held: Replay, *, clip_rewards: bool) -> tuple[Replay, ReplayFeed]:
     """The replay as it is learned from, and the way into it. Where the environments normalise, it holds raw values.
 
     clip_rewards: its rewards are those of single steps.
@@ -109,7 +112,7 @@ class ValueParts(NamedTuple):
     network: Network
     learner: QLearner
     replay: Replay
-    feed: Feed
+    feed: ReplayFeed
 
 
 def train_value_based(setup: Setup, options: RunOptions, made: ValueParts) -> TrainResult:
@@ -117,14 +120,26 @@ def train_value_based(setup: Setup, options: RunOptions, made: ValueParts) -> Tr
     config, settings = setup.config, setup.config.settings
     assert isinstance(settings, ValueSettings)  # a value-based row has these
     network, learner, replay, feed = made
-    behaviour = EpsilonGreedy(
-        exploration(settings, config.horizon, config.num_envs),
-        num_actions=setup.spaces["num_actions"],
-        learning_starts=settings.learning_starts,
-        seed=setup.seeds.actor,
-        ahead=DRAWN_AHEAD,
-    )
-    actor = Actor(setup.envs, network, feed, behaviour=behaviour, device=setup.device, seed=setup.seeds.actor)
+    num_envs = config.num_envs * max(1, config.actors)
+    epsilon = exploration(settings, config.horizon, num_envs)
+
+    def behaviour_of(envs: range, seed: int) -> EpsilonGreedy:
+        return EpsilonGreedy(
+            epsilon if callable(epsilon) else epsilon[envs.start : envs.stop],
+            num_actions=setup.spaces["num_actions"],
+            learning_starts=settings.learning_starts,
+            seed=seed,
+            ahead=DRAWN_AHEAD,
+        )
+
+    behaviour = behaviour_of(range(num_envs), setup.seeds.actor)
+    actor: Actor | RemoteActors
+    if config.actors:
+        from rl_training.runtime.distributed.start import start_actors
+
+        actor = start_actors(setup, learner, feed.maker, replay, behaviour_of)
+    else:
+        actor = Actor(setup.envs, network, feed, behaviour=behaviour, device=setup.device, seed=setup.seeds.actor)
     beta = schedules.priority_beta(settings, config.horizon) if settings.prioritized else None
     parts = Parts(
         learner=learner,
@@ -133,6 +148,7 @@ def train_value_based(setup: Setup, options: RunOptions, made: ValueParts) -> Tr
         evaluate=setup.evaluator(),
         spaces=setup.spaces,
         exploration_rate=lambda env_steps: float(np.mean(behaviour.epsilon(env_steps))),
+        measures=None if isinstance(actor, Actor) else actor.measures,
         notes=setup.notes,
     )
     run = Run(config, parts, options)
@@ -140,6 +156,9 @@ def train_value_based(setup: Setup, options: RunOptions, made: ValueParts) -> Tr
     eager = SampledUpdates(learner, replay, settings.batch_size, beta)
     updates_to_come = planned_updates(config) or 0
     update = accelerate_updates(eager, **how, say=run.status, planned_updates=updates_to_come, compiling=run.signals.ending)
-    accelerate_acting(actor, **how)
+    if isinstance(actor, Actor):
+        accelerate_acting(actor, **how)
+    else:
+        actor.follow(run.clock)
     plan = UpdatePlan(settings.train_frequency, settings.gradient_steps)
     return train_off_policy(run, actor=actor, replay=replay, plan=plan, update=update)

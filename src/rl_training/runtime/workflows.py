@@ -65,6 +65,7 @@ def resume_training(
     output_dir: str | Path | None = None,
     trackers: Sequence[Any] | None = None,
     schedules: Mapping[str, Callable[[int], float]] | None = None,
+    ray_address: str | None = None,
     callbacks: Sequence[Callback] = (),
     env: EnvSource | None = None,
     quiet: bool = True,
@@ -75,6 +76,7 @@ def resume_training(
     another. With `extend_schedule` they run over the new total, so that the rate at step t is that of t / new total. A run with no
     checkpoint yet starts over. `trackers` replaces the run's own, such as one whose password was not saved; `schedules` are the callables
     that the run was made with, by key, since no file holds them.
+    A run on a Ray cluster is told the cluster's address again: whoever wrote a file does not choose what this process connects to.
     A checkpoint that stands in no run goes on in a new one, made in `output_dir`, or beside the checkpoint where that is not given.
     """
     moved = partial(
@@ -84,6 +86,7 @@ def resume_training(
         extend_schedule=extend_schedule,
         trackers=trackers,
         schedules=schedules,
+        ray_address=ray_address,
     )
     run_dir = find_run(path)
     if run_dir is None:
@@ -262,6 +265,7 @@ def _moved(
     extend_schedule: bool,
     trackers: Sequence[Any] | None,
     schedules: Mapping[str, Callable[[int], float]] | None,
+    ray_address: str | None,
 ) -> TrainConfig:
     """The config a run goes on with from `step`."""
     changes: dict[str, Any] = {}
@@ -283,6 +287,10 @@ def _moved(
             text = f"the run began on {kinds[0]} and goes on on {kinds[1]}: with other draws and rounding, not exactly as it was"
             warnings.warn(text, stacklevel=3)
             changes["precision"] = "auto"  # each kind of device has its own
+    if config.ray_address is not None and ray_address is None:
+        raise ConfigError(f"the run was on a Ray cluster ({config.ray_address!r:.100}): say which one it goes on with (--ray-address)")
+    if ray_address is not None:
+        changes["ray_address"] = ray_address
     if trackers is not None:
         changes["trackers"] = tuple(trackers)
     if schedules:

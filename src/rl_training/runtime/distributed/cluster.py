@@ -1,0 +1,131 @@
+"""Ray itself: started here or reached at an address, and the places that a run's processes have on it. The one module that imports it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from rl_training.errors import UserError
+from rl_training.experiment.config import TrainConfig
+
+REACH_SECONDS = 5.0
+"""How long an address has to answer."""
+PLACES_SECONDS = 30.0
+"""How long a cluster has to make room; it may be starting machines."""
+LEAST_STORE = 80 << 20  # bytes; Ray takes no less
+
+
+class Cluster:
+    """A connection to Ray with one place (a CPU each) for every actor and shard. `close` lets go of them, and ends a Ray it began."""
+
+    def __init__(self, config: TrainConfig, *, in_flight_bytes: int) -> None:
+        """in_flight_bytes: what the run has in the object store at most."""
+        self.ray = import_ray()
+        self._began = False
+        self._places: Any = None
+        processes = config.actors + config.replay_shards
+        if not self.ray.is_initialized():
+            if config.ray_address is not None:
+                require_answer(config.ray_address)
+            with _own_signals():
+                self._connect(config.ray_address, processes + 1, max(LEAST_STORE, 2 * in_flight_bytes))
+            self._began = True
+        try:
+            self._places = self._take_places(config)
+        except BaseException:
+            self.close()
+            raise
+
+    def _connect(self, address: str | None, cpus: int, store: int) -> None:
+        logging.getLogger("ray").setLevel(logging.ERROR)
+        how: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
+        if address is None:
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+            os.environ.setdefault("RAY_worker_niceness", "0")  # beside a busy machine, Ray's own 15 leaves actors hardly any time
+            # logical CPUs: 16 actors run on two cores
+            how |= {"num_cpus": cpus, "num_gpus": 0, "include_dashboard": False, "object_store_memory": store}
+        else:
+            how["address"] = address
+        try:
+            self.ray.init(**how)
+        except Exception as error:  # whatever Ray raises of an address that is none of its own, or of a machine it cannot start on
+            where = "cannot be started on this machine" if address is None else f"does not answer at {address}"
+            raise UserError(f"Ray {where}: {' '.join(str(error).split()):.300}") from error
+
+    def _take_places(self, config: TrainConfig) -> Any:
+        """Shards beside the learner, actors wherever there is room."""
+        from ray.util.placement_group import placement_group
+
+        here = f"node:{self.ray.util.get_node_ip_address()}"
+        bundles: list[dict[str, float]] = [{"CPU": 1.0}] * config.actors + [{"CPU": 1.0, here: 0.001}] * config.replay_shards
+        places = placement_group(bundles, strategy="PACK")
+        if not places.wait(PLACES_SECONDS):
+            self.ray.util.remove_placement_group(places)
+            free = self.ray.available_resources().get("CPU", 0)
+            raise UserError(f"the Ray cluster has no room for actors: {len(bundles)} CPUs are needed, {free:g} are free")
+        return places
+
+    def start(self, process: type, place: int, *arguments: Any) -> Any:
+        """A process of this class at the given place: actors first, then shards. It is not started again by Ray."""
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        strategy = PlacementGroupSchedulingStrategy(self._places, placement_group_bundle_index=place)
+        options: dict[str, Any] = {"num_cpus": 1, "max_restarts": 0, "scheduling_strategy": strategy}
+        return self.ray.remote(process).options(**options).remote(*arguments)
+
+    def release(self) -> None:
+        """Lets go of the places, which ends what runs there."""
+        with contextlib.suppress(Exception):
+            if self._places is not None:
+                self.ray.util.remove_placement_group(self._places)
+                self._places = None
+
+    def close(self) -> None:
+        """Never raises: whoever closes has done what it came for, or an error of its own to tell."""
+        self.release()
+        with contextlib.suppress(Exception):
+            if self._began:
+                self._began = False
+                with _own_signals():
+                    self.ray.shutdown()
+
+
+def import_ray() -> Any:
+    try:
+        import ray
+    except ImportError as error:
+        raise UserError(f"actors need Ray, which is not installed ({error}): pip install 'rl-training[distributed]'") from None
+    return ray
+
+
+def require_answer(address: str) -> None:
+    """Raises UserError where nobody listens at `host:port`: Ray itself would wait for minutes. `auto` is Ray's to look up."""
+    if address == "auto":
+        return
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdecimal() or not 0 < int(port) < 65_536 or "/" in host:
+        raise UserError(f"ray_address must be host:port or auto, got {address!r:.100}")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=REACH_SECONDS).close()
+    except OSError as error:
+        raise UserError(f"no Ray cluster answers at {address}: {error}") from None
+
+
+@contextlib.contextmanager
+def _own_signals() -> Iterator[None]:
+    """Ray sets handlers of its own: those that were there are put back."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    old = {signum: signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for signum, handler in old.items():
+            signal.signal(signum, handler)

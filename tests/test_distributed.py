@@ -1,0 +1,252 @@
+"""Actors elsewhere: in lockstep they are the local run, byte for byte; else they are kept busy, started again and saved."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from command_line import Cli
+from fake_ray import FakeCluster
+from resume_harness import FILES, run_config
+from rl_training.errors import ConfigError, RunError, UserError
+from rl_training.experiment.config import TrainConfig
+from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.distributed import actor_process
+from rl_training.runtime.distributed import start as start_module
+from rl_training.runtime.distributed.blocks import BLOCK_STEPS, Facts, facts_of, facts_state, joined_steps
+from rl_training.runtime.distributed.cluster import Cluster, require_answer
+from rl_training.runtime.run import Run, TrainResult
+from rl_training.runtime.workflows import resume_training, train
+from rl_training.types import EnvStep, Episode
+
+LOCKSTEP = {"actors": 1, "lockstep": True}
+
+
+def config(folder: Path, algo: str = "dqn", *, steps: int = 240, num_envs: int = 4, **changes: Any) -> TrainConfig:
+    return TrainConfig(
+        **{**run_config(algo, num_envs=num_envs, total_timesteps=steps), "output_dir": folder, "log_interval": 60, **changes}
+    )
+
+
+def files(result: TrainResult) -> dict[str, bytes]:
+    return {name: (result.checkpoint_path / name).read_bytes() for name in FILES}
+
+
+@pytest.fixture(scope="module")
+def local_ray() -> Iterator[None]:
+    """One Ray for the tests of this file, started as a run starts it; a run uses the one that is there."""
+    cluster = Cluster(TrainConfig(**{**run_config("dqn", num_envs=1), "output_dir": ".", "actors": 2}), in_flight_bytes=0)
+    cluster.release()
+    yield
+    cluster.close()
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
+    made = FakeCluster()
+    monkeypatch.setattr(start_module, "Cluster", lambda config, in_flight_bytes: made)
+    monkeypatch.setattr(actor_process, "fetch", made.ray.get)
+    return made
+
+
+@pytest.mark.parametrize("algo", ["dqn", "prioritized_dqn", "r2d2"])
+def test_in_lockstep_a_run_with_an_actor_elsewhere_is_the_local_one(algo: str, tmp_path: Path, local_ray: None) -> None:
+    local = train(config(tmp_path, algo))
+    assert files(train(config(tmp_path, algo, **LOCKSTEP))) == files(local)
+
+
+@pytest.mark.parametrize("algo", ["n_step_dqn", "noisy_dqn", "iqn", "drqn"])
+def test_lockstep_holds_for_the_other_kinds_of_rows(algo: str, tmp_path: Path, fake: FakeCluster) -> None:
+    local = train(config(tmp_path, algo))
+    assert files(train(config(tmp_path, algo, **LOCKSTEP))) == files(local)
+
+
+def test_a_lockstep_run_is_resumed_exactly(tmp_path: Path, fake: FakeCluster) -> None:
+    whole = train(config(tmp_path, "r2d2", **LOCKSTEP))
+    part = train(config(tmp_path, "r2d2", **LOCKSTEP, steps=160, schedule_timesteps=240))
+    assert files(resume_training(part.run_dir, total_timesteps=240)) == files(whole)
+
+
+class Steps(Callback):
+    """What a run was told."""
+
+    def __init__(self) -> None:
+        self.steps: list[EnvStep] = []
+        self.updates: list[tuple[int, int]] = []  # (environment steps, updates) after every block
+        self.records: list[dict[str, float]] = []
+
+    def on_step(self, run: Run, step: EnvStep) -> None:
+        self.steps.append(step)
+        self.updates.append((run.clock.env_steps, run.clock.updates))
+
+    def on_log(self, run: Run, record: Any) -> None:
+        self.records.append(dict(record))
+
+
+def test_several_actors_share_the_work_and_the_numbers_of_environments(tmp_path: Path, fake: FakeCluster) -> None:
+    seen = Steps()
+    result = train(config(tmp_path, steps=2_000, num_envs=2, actors=3), callbacks=[seen])
+    assert result.metrics["global_step"] >= 2_000
+    assert {episode.env_index for step in seen.steps for episode in step.episodes} == set(range(6))
+    assert [place for place, _ in fake.started] == [0, 1, 2]
+    assert fake.closed
+    # never more than two blocks of an actor under way
+    assert max(process.most_queued for _, process in fake.started) == 2
+    # as many updates as a local run makes at the same step: one for every 4 steps after the first 64
+    for env_steps, updates in seen.updates:
+        assert updates == max(0, env_steps // 4 - 15)
+    assert all("distributed/staleness_updates" in record for record in seen.records)
+    assert seen.records[-1]["distributed/staleness_updates"] > 0
+
+
+def test_a_block_tells_of_all_its_steps(tmp_path: Path, fake: FakeCluster) -> None:
+    seen = Steps()
+    train(config(tmp_path, steps=600, num_envs=4, actors=1), callbacks=[seen])
+    step = seen.steps[0]
+    assert len(step.rewards) == len(step.valid) == BLOCK_STEPS
+    assert len(step.obs) == 4
+
+
+def test_the_ladder_runs_over_all_environments_of_all_actors(tmp_path: Path, fake: FakeCluster) -> None:
+    ladder = config(tmp_path, steps=300, num_envs=2, actors=2).replace(algo_kwargs={"learning_starts": 64, "epsilon_ladder": True})
+    train(ladder)
+    rates = [fake.process(place).object().open().behaviour.epsilon(100) for place in (0, 1)]
+    np.testing.assert_allclose(np.concatenate(rates), [0.4 ** (1 + 7 * i / 3) for i in range(4)])  # arXiv:1803.00933, §4.1 with N = 4
+
+
+def test_weights_go_out_once_for_each_version(tmp_path: Path, fake: FakeCluster) -> None:
+    seen = Steps()
+    train(config(tmp_path, steps=1_000, num_envs=2, actors=3), callbacks=[seen])
+    assert 1 < fake.ray.num_puts <= 1 + len(seen.steps)  # the network once, and at most one version for each block
+
+
+class Killer(Callback):
+    """Kills an actor's process after so many blocks."""
+
+    def __init__(self, fake: FakeCluster, place: int, after: int) -> None:
+        self.fake, self.place, self.after = fake, place, after
+
+    def on_step(self, run: Run, step: EnvStep) -> None:
+        self.after -= 1
+        if self.after == 0:
+            self.fake.process(self.place).alive = False
+
+
+def test_an_actor_that_dies_is_started_again_where_no_episode_was(tmp_path: Path, fake: FakeCluster) -> None:
+    seen = Steps()
+    with pytest.warns(RuntimeWarning, match="actor 1 is started again, 2 open episodes and what it had in flight are lost"):
+        result = train(config(tmp_path, steps=2_000, num_envs=2, actors=2), callbacks=[Killer(fake, 1, after=4), seen])
+    assert result.metrics["global_step"] >= 2_000
+    assert [place for place, _ in fake.started] == [0, 1, 1]
+    first, second = (process.object() for place, process in fake.started if place == 1)
+    began = first._actor.envs.state_dict()["episodes"], second._plan.first_episode
+    assert second._plan.seed != first._plan.seed
+    finished = [episode for step in seen.steps for episode in step.episodes if episode.env_index >= 2]
+    assert began[1] > 0 and began[1] <= max(began[0]) + 1 and finished
+    assert seen.records[-1]["distributed/restarts"] == 1
+    assert seen.records[-1]["distributed/lost_episodes"] == 2
+
+
+def test_an_environment_that_keeps_failing_ends_the_run_and_is_named(tmp_path: Path, fake: FakeCluster) -> None:
+    import gymnasium as gym
+
+    class Failing(gym.Wrapper[Any, Any, Any, Any]):
+        def step(self, action: Any) -> Any:
+            raise OSError("the motor is off")
+
+    made = config(tmp_path, actors=2).replace(env_id="callable:Failing")
+    with pytest.warns(RuntimeWarning, match="started again"), pytest.raises(RunError) as caught:
+        train(made, env=lambda: Failing(gym.make("CartPole-v1")))
+    text = str(caught.value)
+    assert "3 times, one after the other" in text and "environment 0 raised OSError: the motor is off" in text
+    assert "no checkpoint had been saved yet" in text
+
+
+def test_a_checkpoint_of_many_actors_holds_what_was_under_way(tmp_path: Path, fake: FakeCluster) -> None:
+    part = train(config(tmp_path, steps=1_000, num_envs=2, actors=2))
+    saved = np.concatenate([process.object()._actor.envs.state_dict()["episodes"] for _, process in fake.started])
+    seen = Steps()
+    resumed = resume_training(part.run_dir, total_timesteps=2_000, callbacks=[seen])
+    assert resumed.metrics["global_step"] >= 2_000
+    # the blocks that had come, and were in nobody's replay yet, are the first ones: two of each actor at most
+    assert len(seen.steps[0].valid) == BLOCK_STEPS
+    again = [process.object()._actor.envs.state_dict()["episodes"] for _, process in fake.started[-2:]]
+    assert (np.concatenate(again) >= saved).all()
+
+
+def test_facts_survive_a_checkpoint() -> None:
+    flags = np.zeros(2, bool)
+    step = EnvStep(np.ones((2, 3)), np.ones((2, 3)), np.ones(2, np.float32), flags, flags, flags, ~flags, (Episode(1, 2.5, 7),))
+    facts = Facts(joined_steps([step, step]), version=3, num_items=4, num_open=1)
+    back = facts_of(facts_state(facts))
+    assert back.step.episodes == (Episode(1, 2.5, 7),) * 2
+    assert back[1:] == (3, 4, 1)
+    for name in ("obs", "rewards", "valid", "terminated"):
+        np.testing.assert_array_equal(getattr(back.step, name), getattr(facts.step, name))
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"lockstep": True}, "lockstep needs actors > 0"),
+        ({"ray_address": "auto"}, "ray_address needs actors > 0"),
+        ({"replay_shards": 2}, "replay_shards needs actors > 0"),
+        ({"actors": 2, "lockstep": True}, "lockstep needs actors: 1"),
+        ({"actors": 1, "algo": "ppo", "algo_kwargs": {}}, "actors needs a value-based row"),
+        ({"algo": "r2d2", "algo_kwargs": {"initial_priority": "actor"}}, "initial_priority must be auto or max without actors"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=message):
+        TrainConfig(**{**run_config("dqn", num_envs=1), "output_dir": tmp_path, **changes})
+
+
+def test_an_environment_that_cannot_be_sent_is_refused(tmp_path: Path) -> None:
+    import threading
+
+    import gymnasium as gym
+
+    lock = threading.Lock()
+
+    def make() -> gym.Env[Any, Any]:
+        with lock:
+            return gym.make("CartPole-v1")
+
+    with pytest.raises(UserError, match="cannot be sent to actors: TypeError: cannot pickle"):
+        train(config(tmp_path, actors=1).replace(env_id="callable:make"), env=make)
+    assert not list(tmp_path.iterdir())
+
+
+def test_normalisers_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="keep statistics of their own"):
+        train(config(tmp_path, actors=1, env_kwargs={"wrappers": ["normalize_observation"]}))
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "nowhere", "ray://127.0.0.1:1", "127.0.0.1:99999"])
+def test_an_address_nobody_answers_at_is_refused_in_one_line(address: str, here: Path, cli: Cli) -> None:
+    run = cli("train", "--config", "small.yaml", "--actors", "1", "--ray-address", address)
+    assert run.code == 2
+    assert address in run.err and len(run.err.splitlines()) == 1
+    with pytest.raises(UserError):
+        require_answer(address)
+
+
+def test_without_ray_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(UserError, match=r"pip install 'rl-training\[distributed\]'"):
+        train(config(tmp_path, actors=1))
+
+
+def test_a_checkpoint_does_not_choose_the_cluster(tmp_path: Path, fake: FakeCluster) -> None:
+    part = train(config(tmp_path, steps=200, actors=1, ray_address="127.0.0.1:1"))
+    with pytest.raises(ConfigError, match="say which one it goes on with"):
+        resume_training(part.run_dir, total_timesteps=400)
+    assert resume_training(part.run_dir, total_timesteps=400, ray_address="127.0.0.1:2").metrics["global_step"] >= 400
