@@ -107,7 +107,7 @@ def make_bare(env: EnvSource, env_kwargs: Mapping[str, Any]) -> gym.Env[Any, Any
     return _make_one(*_find_source(env, kwargs))
 
 
-def _find_source(env: EnvSource, kwargs: dict[str, Any]) -> tuple[Source, dict[str, Any]]:
+def _find_source(env: EnvSource | EnvSpec, kwargs: dict[str, Any]) -> tuple[Source, dict[str, Any]]:
     """What makes the environments, and what it is made with."""
     source = find_env(env) if isinstance(env, str) else env
     if not isinstance(source, EnvSpec) or not source.id.startswith(ATARI_PREFIX):
