@@ -11,13 +11,17 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 
+from rl_training.data import NStepAccumulator
 from rl_training.envs.atari.game import RECENT, AtariGame
 from rl_training.envs.atari.native import NativeAtari
 from rl_training.envs.atari.presets import PRESETS, parse_protocol
 from rl_training.envs.atari.resize import AreaResize
 from rl_training.envs.factory import make_envs
 from rl_training.errors import UserError
+from rl_training.runtime.actor import Actor
+from rl_training.types import Step
 
 pytest.importorskip("ale_py")
 
@@ -185,6 +189,52 @@ def test_learners_are_given_clipped_rewards_and_people_real_returns() -> None:
     assert ended and ended[0].episode_return >= 25
     real.close()
     clipped.close()
+
+
+class _Kept:
+    """A feed that keeps what the actor pushes."""
+
+    raw, num_open = True, 0
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+
+    def push(self, step: Step) -> None:
+        self.steps.append(step)
+
+
+@pytest.mark.parametrize("vectorization", ["auto", "sync", "native"])
+def test_a_lost_life_ends_nothing_but_the_learners_future(vectorization: Any) -> None:
+    """Breakout has five lives. A player that only serves loses four and plays on, and the fifth ends the game."""
+    kwargs = {"preset": "sb3", "noop_max": 0, "fire_reset": False}
+    envs = make_envs("ALE/Breakout-v5", num_envs=2, seed=0, env_kwargs=kwargs, vectorization=vectorization)
+    serve: Any = SimpleNamespace(learning_starts=0, begin=lambda *_: np.array([1, 0]), to_env=lambda actions: actions)
+    network: Any = SimpleNamespace(initial_state=lambda n: (), modules=list)
+    feed = _Kept()
+    actor = Actor(envs, network, feed, behaviour=serve, device=torch.device("cpu"), seed=0)  # type: ignore[arg-type]
+    ended = []
+    while not ended:
+        ended = list(actor.step(0).episodes)
+    envs.close()
+    lost = np.array([step.lost_life for step in feed.steps])
+    assert lost.sum(0).tolist() == [4, 0]  # the other one does nothing, and its ball never comes
+    assert ended[0].length == len(feed.steps) and feed.steps[-1].terminated.tolist() == [True, False]
+    assert not any(np.any(step.terminated) for step in feed.steps[:-1]) and not lost[-1].any()
+    starts = [bool(step.episode_starts[0]) for step in feed.steps]  # type: ignore[index]
+    assert starts == [True] + [False] * (len(starts) - 1)
+    # What replay is given: three-step windows that end at each loss with discount 0.
+    windows, made = NStepAccumulator(3, 0.9, 2), []
+    for step in feed.steps:
+        made.append(windows.push(step))
+    dones = np.concatenate([items["dones"] for items in made])
+    assert dones.sum() == 5 * 3 and all((items["discounts"][items["dones"] > 0] == 0).all() for items in made)
+
+
+def test_nobody_is_told_of_lives_where_the_protocol_does_not_count_them() -> None:
+    envs = make_envs("ALE/Breakout-v5", num_envs=1, seed=0)
+    envs.reset()
+    assert envs.step(np.array([0])).lost_life is None
+    envs.close()
 
 
 # A game saved and brought back

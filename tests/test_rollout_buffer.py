@@ -45,6 +45,28 @@ def test_gae_across_a_truncation_and_a_termination() -> None:
     assert advantages.dtype == np.float32
 
 
+def test_a_lost_life_stops_gae_and_no_recurrent_state() -> None:
+    # γ = λ = 0.5, r = V = 1 everywhere, V' = 2, a life lost at t = 1 of 3: δ_1 = 1 − 1 = 0, δ_0 = δ_2 = 1 + 0.5·2 − 1 = 1,
+    # A_2 = 1, A_1 = 0 (nothing follows it), A_0 = 1 + 0.25·0 = 1
+    rollout = RolloutBuffer(3, 1, (1,))
+    for t in range(3):
+        no, lost = np.zeros(1, bool), np.array([t == 1])
+        rollout.add(
+            obs=np.zeros((1, 1)),
+            actions=np.zeros(1),
+            rewards=np.ones(1),
+            next_obs=np.zeros((1, 1)),
+            terminated=no,
+            truncated=no,
+            episode_starts=no,
+            lost_life=lost,
+        )
+    ones = np.ones((3, 1), np.float32)
+    np.testing.assert_array_equal(rollout.advantages(ones, 2 * ones, gamma=0.5, gae_lambda=0.5)[:, 0], [1, 0, 1])
+    assert rollout.sequences().mask.shape == (3, 1)  # one stretch: the state goes on
+    assert rollout.bootstrap_rows().tolist() == [2]
+
+
 def test_lambda_one_is_the_monte_carlo_return_and_lambda_zero_the_td_error() -> None:
     rng = np.random.default_rng(0)
     rewards, values = (rng.normal(size=(6, 3)).astype(np.float32) for _ in range(2))

@@ -76,6 +76,7 @@ class EnvStep(NamedTuple):
     valid: Array  # [E] bool: False where this was a reset step, which is never stored or counted
     episodes: tuple[Episode, ...]  # those that ended in this step
     raw: RawStep | None = None  # obs, final_obs and rewards before normalisation, where there is any
+    lost_life: Array | None = None  # [E] bool: a life was lost and the episode goes on, where somebody asked for it
     action_masks: Array | None = None  # [E, A] bool: what `obs` allows, where the environments say so
     next_action_masks: Array | None = None  # [E, A] bool: what `final_obs` allows; everything after a termination
 

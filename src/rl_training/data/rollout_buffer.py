@@ -117,6 +117,8 @@ class RolloutBuffer:
         host["actions"][at] = as_array(step.actions)
         host["rewards"][at] = as_array(step.rewards)
         host["terminated"][at], host["truncated"][at] = step.terminated, step.truncated
+        if step.lost_life is not None:  # GAE stops here as at a termination; `episode_starts` says that the recurrent state goes on
+            host["terminated"][at] |= step.lost_life
         host["episode_starts"][at] = False if step.episode_starts is None else step.episode_starts
         host["valid"][at] = True if step.valid is None else step.valid
         for name in self.extra:

@@ -94,6 +94,7 @@ def make_envs(
             reward_normalizer=_reward_normalizer(num_envs, wrappers, gamma, update_statistics),
             image_channels=image_channels,
             clip_rewards=protocol is not None and protocol.clip_rewards,
+            life_loss=protocol is not None and protocol.terminal_on_life_loss,
             notes=source.notes(native=vectorization == "native") if isinstance(source, AtariSource) else {},
         )
     except UserError:

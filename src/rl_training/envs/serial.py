@@ -14,6 +14,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
+from rl_training.envs.lives import KEY as LIVES
 from rl_training.envs.masks import KEY as MASK
 from rl_training.errors import SpaceError
 
@@ -46,6 +47,7 @@ class SerialVectorEnv(VectorEnv[Any, Any, Any]):
         self._truncated = np.zeros(self.num_envs, np.bool_)
         self._masks: Array | None = None  # [E, A] bool, where the environments give action masks in their infos
         self._has_mask = np.zeros(self.num_envs, np.bool_)
+        self._lives: Array | None = None  # [E], where the environments count them in their infos
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
         mask = (options or {}).get("reset_mask")
@@ -54,7 +56,10 @@ class SerialVectorEnv(VectorEnv[Any, Any, Any]):
                 self._obs[i], info = env.reset(seed=None if seed is None else seed + i)
                 if MASK in info:
                     self._keep_mask(i, info[MASK])
-        return self._obs, {} if self._masks is None else self._masks_info()
+                if LIVES in info:
+                    self._lives = np.zeros(self.num_envs, np.int64) if self._lives is None else self._lives
+                    self._lives[i] = info[LIVES]
+        return self._obs, self._infos()
 
     def step(self, actions: Any) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
         infos: dict[str, Any] = {}
@@ -69,8 +74,10 @@ class SerialVectorEnv(VectorEnv[Any, Any, Any]):
             self._obs[i] = obs
             if self._masks is not None:
                 self._masks[i] = info[MASK]
-        if self._masks is not None:
-            infos |= self._masks_info()
+            if self._lives is not None:
+                self._lives[i] = info[LIVES]
+        if self._masks is not None or self._lives is not None:
+            infos |= self._infos()
         return self._obs, self._rewards, self._terminated, self._truncated, infos
 
     def _keep_mask(self, index: int, mask: Array) -> None:
@@ -78,8 +85,9 @@ class SerialVectorEnv(VectorEnv[Any, Any, Any]):
             self._masks = np.zeros((self.num_envs, len(mask)), np.bool_)
         self._masks[index], self._has_mask[index] = mask, True
 
-    def _masks_info(self) -> dict[str, Any]:
-        return {MASK: self._masks, f"_{MASK}": self._has_mask}
+    def _infos(self) -> dict[str, Any]:
+        masks = {} if self._masks is None else {MASK: self._masks, f"_{MASK}": self._has_mask}
+        return masks if self._lives is None else {**masks, LIVES: self._lives}
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         attributes = [env.get_wrapper_attr(name) for env in self.envs]

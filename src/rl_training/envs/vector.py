@@ -25,6 +25,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from rl_training.envs.episodes import FAILURES, episode_seed, one_line
 from rl_training.envs.images import Channels, image_form
+from rl_training.envs.lives import Lives
 from rl_training.envs.masks import MaskError, VectorMasks
 from rl_training.envs.normalize import ObservationNormalizer, RewardNormalizer
 from rl_training.envs.restoring import EpisodeKeeper, Workers
@@ -54,7 +55,8 @@ class VectorEnvs:
     and `load_state_dict` plays them again. Otherwise `seed` seeds each `reset`, and episodes restart on resume (`resume_note` says so).
 
     Images come out channels first, whatever form the environments give them in (images.py); `image_channels` says which axis that is.
-    `clip_rewards` gives out rewards clipped to ±1; returns stay the environments' own. `notes` is what a run's metadata says of them.
+    `clip_rewards` gives out rewards clipped to ±1; returns stay the environments' own. `life_loss` says which steps lost a life (lives.py).
+    `notes` is what a run's metadata says of the environments.
     first_index: the number of the first one, where they are not the only environments of a run.
 
     What fails before the first step is a UserError: these environments cannot be used. Later it is a RunError.
@@ -72,6 +74,7 @@ class VectorEnvs:
         reward_normalizer: RewardNormalizer | None = None,
         image_channels: Channels = "auto",
         clip_rewards: bool = False,
+        life_loss: bool = False,
         notes: Mapping[str, str] | None = None,
     ) -> None:
         mode = vector_env.metadata.get("autoreset_mode")
@@ -90,6 +93,7 @@ class VectorEnvs:
         self._seed, self._stream, self._first_index, self._resets = seed, seed_stream, first_index, 0
         self.observation_normalizer = observation_normalizer
         self.reward_normalizer = reward_normalizer
+        self._lives = Lives(vector_env.num_envs) if life_loss else None
         self._clips, self.notes = clip_rewards, dict(notes or {})
         self.normalizes = observation_normalizer is not None or reward_normalizer is not None
 
@@ -172,6 +176,7 @@ class VectorEnvs:
 
         if self._masks is not None:  # before any reset of ours
             self._step_masks(infos, terminated, truncated)
+        lost_life = None if self._lives is None else self._lives.step(infos, terminated | truncated)
         if self._clips:
             rewards = np.clip(rewards, -1.0, 1.0)
         if some_ended and (ended := terminated | truncated).any():
@@ -194,7 +199,7 @@ class VectorEnvs:
         self.obs = obs
         if self.reward_normalizer is not None:
             rewards = self.reward_normalizer.step(rewards, terminated | truncated, valid)
-        step = EnvStep(obs, final_obs, rewards.astype(np.float32), terminated, truncated, is_first, valid, episodes, raw)
+        step = EnvStep(obs, final_obs, rewards.astype(np.float32), terminated, truncated, is_first, valid, episodes, raw, lost_life)
         return step if self._masks is None else step._replace(action_masks=self._masks.now, next_action_masks=self._masks.final)
 
     @property
@@ -280,6 +285,8 @@ class VectorEnvs:
         try:
             obs, infos = self._env.reset(**kwargs)
             self._reset_masks(infos, which)
+            if self._lives is not None:
+                self._lives.reset(infos, which)
         except MaskError as error:
             raise self._mask_failure(error) from error
         except RunError as error:
