@@ -108,8 +108,8 @@ def test_recurrent_rows_carry_their_state_from_line_to_line(recurrent: Path) -> 
         ("[1e999, 0, 0, 0]", "observation 1 must be finite numbers"),
         ("[1e39, 0, 0, 0]", "observation 1 must be finite numbers"),  # finite, but not as float32
         ("[0, 0, 0", "observation 1: not JSON"),
-        ('{"observation": [0, 0, 0, 0]}', "observation 1 must hold obs and may hold episode_start and action_mask, got 'observation'"),
-        ('{"episode_start": true}', "observation 1 must hold obs and may hold episode_start and action_mask, got no obs"),
+        ('{"observation": [0, 0, 0, 0]}', "observation 1 must hold obs, may hold episode_start, action_mask and reward, got 'observation'"),
+        ('{"episode_start": true}', "observation 1 must hold obs, may hold episode_start, action_mask and reward, got no obs"),
         ('{"obs": [0, 0, 0, 0], "episode_start": 1}', "observation 1 has an episode_start that is not true or false: 1"),
     ],
 )

@@ -40,6 +40,16 @@ def stored_state(batch: Batch) -> tuple[Tensor, ...]:
     return tuple(batch[name] for name in STATE_NAMES if name in batch)
 
 
+class Previous(NamedTuple):
+    """What led to an observation, for a network that reads it before its core: [...] each, tensors or arrays."""
+
+    actions: Any  # int64; NO_ACTION at an episode's start
+    rewards: Any  # float32; 0 there
+
+
+NO_ACTION = -1
+
+
 class Stateful(Protocol):
     """Everything that changes during training: a checkpoint is the dict of the parts' states."""
 
@@ -102,7 +112,7 @@ class Step:
     lost_life: Array | None = None  # bool: nothing to bootstrap from here on, while episode, chunk and recurrent state go on
     action_masks: Array | None = None  # [E, A] bool: the actions that `obs` allowed
     next_action_masks: Array | None = None  # [E, A] bool: the actions that `next_obs` allows
-    previous_actions: Array | None = None  # what led to `obs`
+    previous_actions: Array | None = None  # what led to `obs`; NO_ACTION and 0 where an episode starts
     previous_rewards: Array | None = None
     priorities: Array | None = None  # float: how surprising the actor found the step, for its item's first priority
     weights_version: Array | None = None  # int64: of the network that acted

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from rl_training.algorithms.ppo import PPO, Evaluation
-from rl_training.data.rollout_buffer import RolloutBuffer
-from rl_training.models.network import CoreState
-from rl_training.types import Batch, stored_state
+from rl_training.data.rollout_buffer import RolloutBuffer, Sequences
+from rl_training.models.network import CoreState, reads_previous
+from rl_training.types import Array, Batch, Previous, stored_state
 
 
 class RecurrentPPO(PPO):
@@ -38,7 +38,8 @@ class RecurrentPPO(PPO):
         unrolled = obs[np.concatenate([sequences.steps, sequences.steps[-1:]])]  # [L + 1, S, ...]
         unrolled[lengths, columns] = next_obs[sequences.steps[-1]]
         states = rollout.initial_states(sequences)
-        outputs, values = self.actor_critic(torch.from_numpy(unrolled).to(rollout.device), states)
+        previous = self._previous(rollout, sequences, lengths)
+        outputs, values = self.actor_critic(torch.from_numpy(unrolled).to(rollout.device), states, *previous)
         index = torch.from_numpy(sequences.steps.reshape(-1)).to(rollout.device)
         items = {name: x.index_select(0, index).view(*sequences.steps.shape, *x.shape[1:]) for name, x in rollout.items().items()}
         log_probs = self.policy(outputs[:-1], items).log_prob.cpu().numpy()
@@ -49,9 +50,26 @@ class RecurrentPPO(PPO):
             array.reshape(-1)[sequences.steps[real]] = per_sequence[real]
         return Evaluation(*found)
 
+    def _previous(self, rollout: RolloutBuffer, sequences: Sequences, lengths: Array) -> tuple[Previous, ...]:
+        """What led to each observation of these sequences, one step longer than their actions; () where the network does not read it."""
+        if not reads_previous(self.actor_critic):
+            return ()
+        columns, last = np.arange(len(sequences.env)), sequences.steps[-1]
+        found = []
+        for stored, then in (("previous_actions", "actions"), ("previous_rewards", "rewards")):
+            led = rollout.field(stored).reshape(-1)[np.concatenate([sequences.steps, sequences.steps[-1:]])]
+            led[lengths, columns] = rollout.field(then).reshape(-1)[last]
+            found.append(torch.from_numpy(led).to(rollout.device))
+        return (Previous(*found),)
+
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        outputs, values = self.actor_critic(batch["obs"], initial_state(batch))
+        outputs, values = self.actor_critic(batch["obs"], initial_state(batch), *previous_in(batch))
         return outputs, values
+
+
+def previous_in(batch: Batch) -> tuple[Previous, ...]:
+    """What led to the observations of a minibatch; () where it does not say."""
+    return (Previous(batch["previous_actions"], batch["previous_rewards"]),) if "previous_actions" in batch else ()
 
 
 def initial_state(batch: Batch) -> CoreState | None:

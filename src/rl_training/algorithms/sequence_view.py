@@ -12,7 +12,7 @@ from rl_training.algorithms.backups import Backup, Bootstrap, Seen, take_action
 from rl_training.algorithms.views import Aligned, RunPasses, action_masks, in_turn
 from rl_training.models.heads import Draws
 from rl_training.models.network import CoreState
-from rl_training.types import Batch, stored_state
+from rl_training.types import NO_ACTION, Batch, Previous, stored_state
 
 
 class NStepReturns(NamedTuple):
@@ -66,6 +66,8 @@ class SequenceView:
             raise ValueError(f"sequences of {len(batch['rewards'])} steps leave nothing to train on after a burn-in of {self.burn_in}")
         # Where a chunk is padded on the right, the observation after its last valid step is already in `obs`.
         obs = torch.cat([batch["obs"][self.burn_in :], batch["next_obs"][-1:]])  # [T + 1, B, ...]
+        led = previous_steps(batch)
+        previous = None if led is None else Previous(*(part[self.burn_in :] for part in led))
         steps, batch_size = rewards.shape
         online_draws, target_draws = (
             net.draw(generator, (steps, batch_size), role) for net, role in ((online, "online"), (target, "target"))
@@ -73,12 +75,12 @@ class SequenceView:
 
         def target_pass() -> tuple[Tensor, Tensor | None]:
             with torch.no_grad():
-                core, _ = target.unroll_core(obs, self.start_state(batch, target))
+                core, _ = _unroll(target, obs, self.start_state(batch, target), previous)
                 next_outputs = target.head(core[1:], target_draws)  # of the observations after steps 0 … T − 1
                 return next_outputs, target.head(core[:-1], target_draws) if backup.needs_current else None
 
         def online_pass() -> tuple[Tensor | None, Tensor]:
-            core, _ = online.unroll_core(obs if backup.needs_online else obs[:-1], self.start_state(batch, online))
+            core, _ = _unroll(online, obs if backup.needs_online else obs[:-1], self.start_state(batch, online), previous)
             # What the head says of an observation serves there too, except where it says it at levels drawn for the loss.
             reused = backup.needs_online and not online.head.draws_taus
             outputs = online.head(core if reused else core[:steps], online_draws)
@@ -110,17 +112,42 @@ class SequenceView:
             state = network.initial_state(state[0].shape[1])
         if not self.burn_in:
             return state
-        obs, starts = batch["obs"][: self.burn_in], batch["episode_starts"]
+        obs, starts, previous = batch["obs"][: self.burn_in], batch["episode_starts"], previous_steps(batch)
         burned = state
         if 2 * self.burn_in <= len(starts):
-            _, burned = network.unroll_core(obs, state)
+            _, burned = _unroll(network, obs, state, previous)
         else:
             # A prefix longer than the trained part may be empty at first and hold its episode's start: there the state is zero.
             for t in range(self.burn_in):
-                _, burned = network.unroll_core(obs[t : t + 1], network.reset_state(burned, starts[t]))
+                led = None if previous is None else Previous(*(part[t:] for part in previous))
+                _, burned = _unroll(network, obs[t : t + 1], network.reset_state(burned, starts[t]), led)
         # An episode that starts where the burn-in ends had nothing before: its prefix is padding.
         padded = starts[self.burn_in].bool()[:, None]
         return tuple(torch.where(padded, stored, new) for stored, new in zip(state, burned, strict=True))
+
+
+def previous_steps(batch: Batch) -> Previous | None:
+    """What led to each of the L + 1 observations of a chunk, [L + 1, B]; None where the batch does not say.
+
+    Within a chunk that is the step before; where an episode starts, nothing; and for the first observation what was stored with it.
+    """
+    if "previous_actions" not in batch:
+        return None
+    starts = batch["episode_starts"][1:].bool()
+    actions, rewards = batch["actions"], batch["rewards"]
+    return Previous(
+        torch.cat([batch["previous_actions"][:1], actions[:-1].masked_fill(starts, NO_ACTION), actions[-1:]]),
+        torch.cat([batch["previous_rewards"][:1], rewards[:-1].masked_fill(starts, 0.0), rewards[-1:]]),
+    )
+
+
+def _unroll(network: Any, obs: Tensor, state: CoreState, previous: Previous | None) -> tuple[Tensor, CoreState]:
+    """`unroll_core`, told what led to these observations (the first ones of `previous`) where it reads that."""
+    if previous is None:
+        unrolled: tuple[Tensor, CoreState] = network.unroll_core(obs, state)
+    else:
+        unrolled = network.unroll_core(obs, state, previous=Previous(*(part[: len(obs)] for part in previous)))
+    return unrolled
 
 
 def bootstrap_at(bootstrap: Bootstrap, steps: Tensor) -> Bootstrap:

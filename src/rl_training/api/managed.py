@@ -125,10 +125,18 @@ class ManagedAlgorithm:
         return result
 
     def predict(
-        self, obs: Any, state: Any = None, episode_start: Any = None, deterministic: bool = True, *, action_masks: Any = None
+        self,
+        obs: Any,
+        state: Any = None,
+        episode_start: Any = None,
+        deterministic: bool = True,
+        *,
+        action_masks: Any = None,
+        previous: Any = None,
     ) -> tuple[Any, Any]:
         """Actions for one observation or a batch, as the network reads them (wrappers applied, not normalised), and the state to pass in
-        next time (recurrent rows; others carry nothing). action_masks: what may be chosen, for each observation (None: everything)."""
+        next time (recurrent rows; others carry nothing). action_masks: what may be chosen, for each observation (None: everything).
+        previous: (actions, rewards) that led to the observations, where the row has `previous_action_reward`."""
         if self._policy is None:
             from rl_training.runtime import workflows
 
@@ -136,7 +144,7 @@ class ManagedAlgorithm:
                 self._policy = workflows.fresh_policy(self.config, env=self._env)
             else:
                 self._policy = workflows.load_policy(self.checkpoint_path)
-        return self._policy.predict(obs, state, episode_start, deterministic, action_masks=action_masks)
+        return self._policy.predict(obs, state, episode_start, deterministic, action_masks=action_masks, previous=previous)
 
     def evaluate(self, num_episodes: int = 20, *, seed: int | None = None) -> dict[str, float]:
         """Greedy episodes with what was learned last: a dict with `eval_return_mean`, `eval_return_std`, ..."""

@@ -41,7 +41,7 @@ def predict(
 ) -> None:
     """Actions and Q-values for observations, as JSON lines.
 
-    An observation is a list of numbers, or {"obs": [...], "episode_start": true, "action_mask": [1, 0]}.
+    An observation is a list of numbers, or {"obs": [...], "episode_start": true, "action_mask": [1, 0], "reward": 1.0}.
     Recurrent policies keep their state from one to the next.
     """
     import json

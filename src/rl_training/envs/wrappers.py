@@ -17,6 +17,7 @@ import numpy as np
 from gymnasium import spaces
 
 from rl_training.envs.episodes import FAILURES, one_line
+from rl_training.envs.images import is_image
 from rl_training.envs.masks import KEY as MASK
 from rl_training.envs.normalize import ObservationNormalizer, RewardNormalizer
 from rl_training.errors import SpaceError, UserError
@@ -184,6 +185,9 @@ def _is_whole(value: object, least: int) -> bool:
 
 def _vector_space(name: str, env: AnyEnv) -> spaces.Box:
     space = env.observation_space
+    if is_image(space):
+        instead = "; a recurrent row reads both with algo_kwargs: {previous_action_reward: true}" if name == "append_action_reward" else ""
+        raise SpaceError(f"wrapper {name} is for vectors, not for images{instead}")
     if not isinstance(space, spaces.Box) or len(space.shape) != 1:
         raise SpaceError(f"wrapper {name} needs a Box observation of one dimension, not {space}; put `flatten` before it")
     return space

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from rl_training.envs.masks import choice_sizes
 from rl_training.errors import UserError
 from rl_training.models.actor_critic import ActorCritic
+from rl_training.models.network import reads_previous
 from rl_training.runtime.policy import Policy
 
 STATE_INPUTS = ("h", "c")
@@ -34,6 +35,8 @@ class ActingModule(nn.Module):
         network = policy.network
         if not isinstance(network, nn.Module):
             raise UserError(f"a {type(network).__name__} is no torch module, and so cannot be exported")
+        if reads_previous(policy.network):
+            raise UserError("a row with previous_action_reward cannot be exported: an exported policy has no inputs for them")
         self.network: Any = network
         self.action: dict[str, Any] = policy.spaces["action"]
         self.first_action = policy.first_action

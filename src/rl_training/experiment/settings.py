@@ -197,6 +197,7 @@ class RecurrentSettings(ValueSettings):
     recurrent_num_layers: Depth = 1
     recurrent_skip: bool = False  # the head reads the encoder's features beside the core's output
     core: CoreName = "lstm"
+    previous_action_reward: bool = False  # the core reads the action and reward that led to an observation beside its features
     sequence_length: Stretch = 20
     sequence_overlap: Steps = 0
     burn_in: Steps = 0
@@ -251,3 +252,4 @@ class RecurrentPPOSettings(PPOSettings):
     recurrent_hidden_size: Width = 64
     recurrent_num_layers: Depth = 1
     core: CoreName = "lstm"
+    previous_action_reward: bool = False  # as in RecurrentSettings; Discrete actions only

@@ -7,7 +7,7 @@ methods is a network, whichever class it is made from.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import torch
@@ -84,8 +84,10 @@ class Network(Module, Protocol):
         """The randomness of one forward pass; `NO_DRAWS` where it has none."""
         ...
 
-    def step(self, obs: Tensor, state: CoreState, episode_starts: Tensor, draws: Draws = NO_DRAWS) -> tuple[Tensor, CoreState]:
-        """One acting step: outputs [E, ...] that actions are chosen by (Q-values, or a policy's), and the state carried on."""
+    @property
+    def step(self) -> Callable[..., tuple[Tensor, CoreState]]:
+        """One acting step, (obs, state, episode_starts, draws=NO_DRAWS): outputs [E, ...] that actions are chosen by (Q-values, or a
+        policy's), and the state carried on. A network that `reads_previous` takes `previous` behind them."""
         ...
 
     def greedy(self, outputs: Array) -> Array:
@@ -127,6 +129,11 @@ class RecurrentValueNetwork(_SequenceMethods, Protocol):
 
     @property
     def head(self) -> Head: ...
+
+
+def reads_previous(network: Network) -> bool:
+    """Whether `step` and `unroll_core` take `previous`: the actions and rewards that led to the observations (recurrent/body.py)."""
+    return bool(getattr(network, "previous_actions", 0))
 
 
 # `isinstance` of a protocol looks at an object without asking it from Python 3.12 on, and so does not find a submodule such as the head.

@@ -19,6 +19,7 @@ from rl_training.envs.vector import VectorEnvs
 from rl_training.models.modes import evaluating, has_modes
 from rl_training.models.network import CoreState, Network
 from rl_training.runtime.behaviour import Behaviour
+from rl_training.runtime.previous import PreviousSteps
 from rl_training.types import Array, EnvStep, Items, State, Step
 
 NO_STARTS = torch.zeros(0, dtype=torch.bool)  # a feed-forward network has nothing to reset
@@ -138,8 +139,9 @@ class RolloutFeed:
         pass
 
 
-Forward: TypeAlias = Callable[[Array, CoreState, Array], tuple[Array, CoreState]]
-"""(obs, state, is_first) → what `network.step` says [E, ...], and the state carried on."""
+Forward: TypeAlias = Callable[..., tuple[Array, CoreState]]
+"""(obs, state, is_first) → what `network.step` says [E, ...], and the state carried on. A network that reads what led to its observations
+is given that too, as `PreviousSteps`."""
 
 
 class Actor:
@@ -156,6 +158,7 @@ class Actor:
         self._is_first = np.ones(envs.num_envs, bool)
         self._state: CoreState = network.initial_state(envs.num_envs)
         self._needs_forward = bool(self._state)
+        self._previous = PreviousSteps.of(network, envs.num_envs)
         self._forward: Forward = self._eager_forward
         # Acting drops nothing out, as evaluation; a network without modes is not asked at every step.
         self._asking: Callable[[Any], AbstractContextManager[Any]] = evaluating if has_modes(network) else nullcontext
@@ -193,17 +196,23 @@ class Actor:
         actions = self.behaviour.begin(env_steps, self.envs.num_envs, self._masks)
         if actions is not None and not self._needs_forward:
             return actions
-        outputs, self._state = self._forward(self._obs, self._state, self._is_first)
+        if self._previous is None:
+            outputs, self._state = self._forward(self._obs, self._state, self._is_first)
+        else:
+            outputs, self._state = self._forward(self._obs, self._state, self._is_first, self._previous)
         return self.behaviour.choose(outputs, self._masks)
 
-    def _eager_forward(self, obs: Array, state: CoreState, is_first: Array) -> tuple[Array, CoreState]:
+    def _eager_forward(
+        self, obs: Array, state: CoreState, is_first: Array, previous: PreviousSteps | None = None
+    ) -> tuple[Array, CoreState]:
         with torch.inference_mode(), self._asking(self.network):
             seen = torch.from_numpy(obs)
             if not self._on_cpu:
                 seen = seen.to(self._device)
             draws = self.network.draw(self._generator, is_first.shape, "acting")
             starts = torch.tensor(is_first, device=self._device) if self._needs_forward else NO_STARTS
-            outputs, state = self.network.step(seen, state, starts, draws)
+            led = () if previous is None else (previous.tensors(self._device),)
+            outputs, state = self.network.step(seen, state, starts, draws, *led)
             array: Array = (outputs if self._on_cpu else outputs.cpu()).numpy()
         return array, state
 
@@ -223,6 +232,9 @@ class Actor:
         made.lost_life = step.lost_life
         if self._masks is not None:
             made.action_masks, made.next_action_masks, self._masks = self._masks, step.next_action_masks, step.action_masks
+        if self._previous is not None:
+            made.previous_actions, made.previous_rewards = self._previous.actions, self._previous.rewards
+            self._previous.step(actions, step)
         self.feed.push(made)
         self._obs, self._is_first = step.obs, step.is_first
         return step
@@ -237,6 +249,7 @@ class Actor:
             "behaviour": self.behaviour.state_dict(),
             "generator": generator_state(self._generator),
             "learns_from": self.learns_from,
+            **({} if self._previous is None else {"previous": {"actions": self._previous.actions, "rewards": self._previous.rewards}}),
         }
 
     def load_state_dict(self, state: State) -> None:
@@ -246,6 +259,9 @@ class Actor:
         self.behaviour.load_state_dict(state["behaviour"])
         load_generator_state(self._generator, state["generator"])
         self.learns_from = int(state["learns_from"])
+        if self._previous is not None:
+            self._previous.actions = np.asarray(state["previous"]["actions"], np.int64)
+            self._previous.rewards = np.asarray(state["previous"]["rewards"], np.float32)
         restored = self.envs.load_state_dict(state["envs"])
         self._obs, self._masks = restored.obs, self.envs.action_masks
         if self._raw is not None:
@@ -254,3 +270,5 @@ class Actor:
         if lost.any():
             self.feed.drop(np.flatnonzero(lost))
             self._is_first = self._is_first | lost
+            if self._previous is not None:
+                self._previous.forget(lost)

@@ -29,6 +29,7 @@ from rl_training.runtime.value_based import (
 
 
 def build_network(settings: RecurrentSettings, spaces: Mapping[str, Any]) -> RecurrentQNetwork:
+    previous = spaces["num_actions"] if settings.previous_action_reward else 0
     parts = recurrent_q_parts(
         spaces["obs_shape"],
         spaces["num_actions"],
@@ -40,10 +41,11 @@ def build_network(settings: RecurrentSettings, spaces: Mapping[str, Any]) -> Rec
         make_core=core_maker(settings.core),
         torso=make_torso(settings, spaces),
         skip=settings.recurrent_skip,
+        previous_actions=previous,
         head=settings.head,
         **head_keywords(settings),
     )
-    return RecurrentQNetwork(*parts, skip=settings.recurrent_skip, obs_ndim=len(spaces["obs_shape"]))
+    return RecurrentQNetwork(*parts, skip=settings.recurrent_skip, obs_ndim=len(spaces["obs_shape"]), previous_actions=previous)
 
 
 def build_parts(setup: Setup, algorithm: type[DRQN] = DRQN, rule: Rule | None = None, backup: Backup | None = None) -> ValueParts:

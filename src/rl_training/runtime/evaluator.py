@@ -13,6 +13,7 @@ from rl_training.envs.vector import VectorEnvs
 from rl_training.models.modes import evaluating
 from rl_training.models.network import Network
 from rl_training.runtime.behaviour import allowed_outputs
+from rl_training.runtime.previous import PreviousSteps
 from rl_training.types import Array
 
 MAX_ENVS = 16
@@ -72,12 +73,16 @@ def evaluate(
     open_envs = num_envs
     with contextlib.closing(envs), evaluating(network):
         obs, is_first, state = envs.reset(), np.ones(num_envs, bool), network.initial_state(num_envs)
-        masks = envs.action_masks
+        masks, previous = envs.action_masks, PreviousSteps.of(network, num_envs)
         while open_envs:
             if asked():
                 raise Stopped
-            outputs, state = network.step(torch.from_numpy(obs).to(device), state, torch.tensor(is_first, device=device))
-            step = envs.step(network.greedy(allowed_outputs(outputs.cpu().numpy(), masks)))
+            led = {} if previous is None else {"previous": previous.tensors(device)}
+            outputs, state = network.step(torch.from_numpy(obs).to(device), state, torch.tensor(is_first, device=device), **led)
+            actions = network.greedy(allowed_outputs(outputs.cpu().numpy(), masks))
+            step = envs.step(actions)
+            if previous is not None:
+                previous.step(actions, step)
             for env_index, episode_return, length in step.episodes:
                 if len(played[env_index]) < quota[env_index]:
                     played[env_index].append((episode_return, length))

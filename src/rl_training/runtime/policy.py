@@ -13,9 +13,10 @@ from rl_training.envs.masks import MaskError, allows_some, choice_sizes, read_ma
 from rl_training.envs.spaces import first_action
 from rl_training.errors import UserError
 from rl_training.models.actor_critic import ActorCritic
-from rl_training.models.network import CoreState, Network
+from rl_training.models.heads import NO_DRAWS
+from rl_training.models.network import CoreState, Network, reads_previous
 from rl_training.runtime.behaviour import Behaviour, EpsilonGreedy, Sampling, allowed_outputs
-from rl_training.types import Array
+from rl_training.types import NO_ACTION, Array, Previous
 
 
 class Policy:
@@ -51,10 +52,12 @@ class Policy:
         return (batch if self.normalizer is None else self.normalizer.normalize(batch)), single
 
     @torch.inference_mode()
-    def outputs(self, obs: Any, state: CoreState | None = None, episode_start: Any = None) -> tuple[Array, CoreState]:
+    def outputs(
+        self, obs: Any, state: CoreState | None = None, episode_start: Any = None, *, previous: Any = None
+    ) -> tuple[Array, CoreState]:
         """What the network gives, [N] or [B, N]: Q-values, or the outputs of a policy; and the state carried on."""
         batch, single = self._batch(obs)
-        outputs, state = self._step(batch, state, episode_start, deterministic=True)
+        outputs, state = self._step(batch, state, episode_start, deterministic=True, previous=previous)
         array: Array = outputs.cpu().numpy()
         return (array[0] if single else array), state
 
@@ -65,22 +68,29 @@ class Policy:
         return self.outputs(obs, state, episode_start)
 
     @torch.inference_mode()
-    def value(self, obs: Any, state: CoreState | None = None, episode_start: Any = None) -> Array:
+    def value(self, obs: Any, state: CoreState | None = None, episode_start: Any = None, *, previous: Any = None) -> Array:
         """What an actor-critic's critic says of the state, [] or [B]."""
         if not isinstance(self.network, ActorCritic):
             raise UserError("a Q-network has no value beside its Q-values: ask for `q_values`")
         batch, single = self._batch(obs)
-        starts = torch.from_numpy(_starts(episode_start, len(batch))).to(self._device)
-        inputs = torch.from_numpy(batch).to(self._device)
-        value: Array = self.network.step_with_value(inputs, self._carried(state, len(batch)), starts)[1].cpu().numpy()
+        starts = _starts(episode_start, len(batch))
+        led = self._led(previous, starts | (state is None or not len(state)))
+        inputs, first = torch.from_numpy(batch).to(self._device), torch.from_numpy(starts).to(self._device)
+        value: Array = self.network.step_with_value(inputs, self._carried(state, len(batch)), first, *led)[1].cpu().numpy()
         return value[0] if single else value
 
     def answer(
-        self, obs: Any, state: CoreState | None = None, episode_start: Any = None, action_mask: Any = None
+        self,
+        obs: Any,
+        state: CoreState | None = None,
+        episode_start: Any = None,
+        action_mask: Any = None,
+        *,
+        previous: Any = None,
     ) -> tuple[dict[str, Any], CoreState]:
         """The greedy action for one observation with the outputs it was chosen by, as JSON can hold them, and the state carried on."""
         obs, masks = read_observation(obs, self.obs_shape, self.obs_dtype), read_action_masks(action_mask, self.spaces["action"], ())
-        outputs, state = self.outputs(obs, state, episode_start)
+        outputs, state = self.outputs(obs, state, episode_start, previous=previous)
         among = allowed_outputs(outputs[None], masks)
         action = (self.network.greedy(among)[0] + self.first_action).tolist()
         if isinstance(self.network, ActorCritic):
@@ -100,15 +110,18 @@ class Policy:
         deterministic: bool = True,
         *,
         action_masks: Any = None,
+        previous: Any = None,
     ) -> tuple[Any, CoreState]:
         """Actions as the environment takes them (one for one observation, [B, ...] for a batch; a Discrete one is an int) and the state to
-        pass in next time: () for a feed-forward network. action_masks: [A] or [B, A], true where an action may be chosen (None: all)."""
+        pass in next time: () for a feed-forward network. action_masks: [A] or [B, A], true where an action may be chosen (None: all).
+        previous: (actions, rewards) that led to the observations, as the environment has them, for a row that reads them
+        (`previous_action_reward`); where an episode starts they do not count."""
         batch, single = self._batch(obs)
         try:
             masks = read_action_masks(action_masks, self.spaces["action"], () if single else (len(batch),))
         except UserError as error:
             raise UserError(f"an observation {error}") from None
-        outputs, state = self._step(batch, state, episode_start, deterministic)
+        outputs, state = self._step(batch, state, episode_start, deterministic, previous)
         if deterministic:
             actions = self.network.greedy(allowed_outputs(outputs.cpu().numpy(), masks))
         else:
@@ -118,14 +131,33 @@ class Policy:
         one = int(actions[0]) if actions.ndim == 1 else actions[0]
         return (one if single else actions), state
 
-    def _step(self, batch: Array, state: CoreState | None, episode_start: Any, deterministic: bool) -> tuple[torch.Tensor, CoreState]:
-        state, starts = self._carried(state, len(batch)), _starts(episode_start, len(batch))
+    def _step(
+        self, batch: Array, state: CoreState | None, episode_start: Any, deterministic: bool, previous: Any = None
+    ) -> tuple[torch.Tensor, CoreState]:
+        starts = _starts(episode_start, len(batch))
+        led = self._led(previous, starts | (state is None or not len(state)))
+        state = self._carried(state, len(batch))
         obs, first = torch.from_numpy(batch).to(self._device), torch.from_numpy(starts).to(self._device)
-        if deterministic:
-            outputs, new_state = self.network.step(obs, state, first)
-        else:
-            outputs, new_state = self.network.step(obs, state, first, self.network.draw(self._generator, (len(batch),), "acting"))
-        return outputs, new_state
+        draws = NO_DRAWS if deterministic else self.network.draw(self._generator, (len(batch),), "acting")
+        return self.network.step(obs, state, first, draws, *led)
+
+    def _led(self, given: Any, starts: Array) -> tuple[Previous, ...]:
+        """What led to the observations, as the network takes it; () for one that does not read it."""
+        if not reads_previous(self.network):
+            if given is not None:
+                raise UserError("`previous` is for a row with previous_action_reward, and this one does not read it")
+            return ()
+        if given is None:
+            if not starts.all():
+                raise UserError("this row reads what led to an observation: give previous=(actions, rewards) beside the state")
+            given = np.zeros(len(starts), np.int64), np.zeros(len(starts))
+        try:
+            actions, rewards = given
+            actions, rewards = (np.broadcast_to(part, starts.shape) for part in (np.asarray(actions, "i8"), np.asarray(rewards, "f4")))
+        except (TypeError, ValueError):
+            raise UserError(f"previous must be (actions, rewards) for each of {len(starts)} observations, got {given!r:.60}") from None
+        led = np.where(starts, NO_ACTION, actions - self.first_action), np.where(starts, np.float32(0), rewards)
+        return (Previous(*(torch.from_numpy(part).to(self._device) for part in led)),)
 
     def _carried(self, state: CoreState | None, batch_size: int) -> CoreState:
         """The state to go on from, which must be one that `predict` gave for as many observations."""

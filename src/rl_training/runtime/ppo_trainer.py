@@ -71,7 +71,7 @@ def train_actor_critic(setup: Setup, settings: PPOSettings, options: RunOptions,
         device=setup.device,
         seed=setup.seeds.replay,
         action_dtype=distribution.action_dtype,
-        extra=None if masks is None else {"action_masks": Field(masks.shape[1:], torch.bool)},
+        extra=setup.previous_fields | ({} if masks is None else {"action_masks": Field(masks.shape[1:], torch.bool)}),
     )
     behaviour = Sampling(distribution, seed=setup.seeds.actor)
     feed = RolloutFeed(rollout)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rl_training.algorithms.recurrent_ppo import RecurrentPPO
+from rl_training.errors import ConfigError
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.network_parts import core_maker, make_torso
 from rl_training.experiment.settings import RecurrentPPOSettings
@@ -18,6 +19,9 @@ from rl_training.runtime.trainer_setup import prepare
 
 
 def build_network(settings: RecurrentPPOSettings, spaces: Mapping[str, Any]) -> RecurrentActorCritic:
+    if settings.previous_action_reward and "num_actions" not in spaces:
+        raise ConfigError(f"previous_action_reward needs Discrete actions, and this environment's are {spaces['action']['kind']}")
+    previous = spaces["num_actions"] if settings.previous_action_reward else 0
     parts = recurrent_actor_critic_parts(
         spaces["obs_shape"],
         make_distribution(spaces["action"]),
@@ -28,11 +32,12 @@ def build_network(settings: RecurrentPPOSettings, spaces: Mapping[str, Any]) -> 
         num_layers=settings.recurrent_num_layers,
         make_core=core_maker(settings.core),
         torso=make_torso(settings, spaces),
+        previous_actions=previous,
         activation=settings.activation,
         log_std_init=settings.log_std_init,
         layer_norm=settings.layer_norm,
     )
-    return RecurrentActorCritic(*parts)
+    return RecurrentActorCritic(*parts, previous_actions=previous)
 
 
 def train_recurrent_ppo(config: TrainConfig, run_suffix: str | None = None, **options: Any) -> TrainResult:

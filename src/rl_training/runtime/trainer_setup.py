@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from rl_training.data.storage import Field
 from rl_training.envs.factory import EnvSource, make_envs
 from rl_training.envs.minatar import conventions
 from rl_training.envs.spaces import describe_action_space, require_spaces
@@ -19,7 +20,7 @@ from rl_training.errors import CheckpointError, ConfigError, UserError
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.network_parts import image_torso, layers_after
 from rl_training.experiment.settings import LearningSettings, ValueSettings
-from rl_training.models.network import Network
+from rl_training.models.network import Network, reads_previous
 from rl_training.resources import format_bytes, require_memory
 from rl_training.runtime.accelerate import speed_note
 from rl_training.runtime.cadence import UpdatePlan
@@ -70,6 +71,13 @@ class Setup:
         """What a trainer says of a network that its algorithm cannot learn with."""
         self.envs.close()
         return ConfigError(f"{self.config.algo} learns with {wanted}, and the row's `network` gave a {type(self.network).__name__}")
+
+    @property
+    def previous_fields(self) -> dict[str, Field]:
+        """What a buffer stores for a network whose core reads the action and reward that led to an observation."""
+        if not reads_previous(self.network):
+            return {}
+        return {"previous_actions": Field((), torch.int64), "previous_rewards": Field((), torch.float32)}
 
     def evaluator(self) -> Evaluate:
         """Greedy evaluation of the network as it is then, with the training environments' statistics."""
@@ -212,6 +220,8 @@ def prepare(config: TrainConfig, env: EnvSource | None) -> Setup:
         _require_network_memory(network, found.device.value, copies=COPIES)
         network = network.to(device)
         use_precision(network, found.precision.value, device)
+        if reads_previous(network) and envs.reward_normalizer is not None:
+            raise ConfigError("previous_action_reward reads rewards as they are, and normalize_reward changes them: use one of the two")
         envs.begin()  # what a run has to store depends on whether they give action masks
         if envs.action_masks is not None:
             spaces["action_masks"] = True

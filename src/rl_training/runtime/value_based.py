@@ -80,10 +80,11 @@ def replay_keywords(setup: Setup, settings: ValueSettings, backup: Backup) -> di
     if settings.prioritized:
         keywords |= {"alpha": settings.prioritized_alpha, "priority_eps": settings.priority_eps}
     masks = setup.envs.action_masks
+    extra = dict(setup.previous_fields)
     if masks is not None:
         names = ("action_masks", "next_action_masks") if backup.needs_current else ("next_action_masks",)
-        keywords["extra"] = dict.fromkeys(names, Field(masks.shape[1:], torch.bool))
-    return keywords
+        extra |= dict.fromkeys(names, Field(masks.shape[1:], torch.bool))
+    return {**keywords, "extra": extra}
 
 
 def make_feed(setup: Setup, maker: ItemMaker, held: Replay, *, clip_rewards: bool) -> tuple[Replay, ReplayFeed]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -182,7 +183,8 @@ def predict(
     policy the likeliest action with its `probabilities`, or `mean` and `std`.
 
     An observation is what the network reads (wrappers applied, not normalised): nested lists of numbers, or `{"obs": ...,
-    "episode_start": true, "action_mask": [1, 0, ...]}`, of which only `obs` must be there. Without a mask every action may be chosen.
+    "episode_start": true, "action_mask": [1, 0, ...], "reward": 1.0}`, of which only `obs` must be there. Without a mask every action may
+    be chosen; the reward is for a row that reads what led to an observation (`previous_action_reward`), beside its own last action.
     A recurrent row carries its state from one to the next and forgets it at an episode's start.
     Where `obs` is a mapping, it is what a Dict environment gives, and the run's wrappers make of it what the network reads.
     """
@@ -192,14 +194,15 @@ def predict(
     state = None
     for number, given in enumerate(observations, 1):
         with _naming(number):
-            obs, episode_start, mask = _observation(given)
+            obs, episode_start, mask, reward = _observation(given)
         if isinstance(obs, Mapping) and wrapped is None:
             require_allowed_env(checkpoint.config.env_id, source=checkpoint.path, env=env)
             wrapped = WrappedObservations(env_source(checkpoint.config, env), checkpoint.config.env_kwargs)
         with _naming(number):
             if isinstance(obs, Mapping) and wrapped is not None:
                 obs = wrapped(obs, answer.get("action"), episode_start)
-            answer, state = policy.answer(obs, state, [episode_start], mask)
+            led = None if reward is None or "action" not in answer else ([answer["action"]], [reward])
+            answer, state = policy.answer(obs, state, [episode_start], mask, previous=led)
         yield answer
 
 
@@ -212,18 +215,21 @@ def _naming(number: int) -> Iterator[None]:
         raise UserError(f"observation {number} {error}") from None
 
 
-def _observation(given: Any) -> tuple[Any, bool, Any]:
-    """The observation, whether an episode starts with it, and its action mask, where it has one."""
+def _observation(given: Any) -> tuple[Any, bool, Any, float | None]:
+    """The observation, whether an episode starts with it, its action mask and the reward that came with it, where it has them."""
     if not isinstance(given, Mapping):
-        return given, False, None
-    unknown = next((key for key in given if key not in ("obs", "episode_start", "action_mask")), None)
+        return given, False, None, None
+    unknown = next((key for key in given if key not in ("obs", "episode_start", "action_mask", "reward")), None)
     if unknown is not None or "obs" not in given:
         found = "no obs" if unknown is None else repr(unknown)
-        raise UserError(f"must hold obs and may hold episode_start and action_mask, got {found} (a Dict observation goes under obs)")
+        raise UserError(f"must hold obs, may hold episode_start, action_mask and reward, got {found} (a Dict observation goes under obs)")
+    reward = given.get("reward")
+    if reward is not None and (isinstance(reward, bool) or not isinstance(reward, (int, float)) or not math.isfinite(reward)):
+        raise UserError(f"has a reward that is no finite number: {reward!r:.60}")
     episode_start = given.get("episode_start", False)
     if not isinstance(episode_start, bool):
         raise UserError(f"has an episode_start that is not true or false: {episode_start!r:.60}")
-    return given["obs"], episode_start, given.get("action_mask")
+    return given["obs"], episode_start, given.get("action_mask"), None if reward is None else float(reward)
 
 
 def fresh_policy(config: TrainConfig, env: EnvSource | None = None) -> Policy:

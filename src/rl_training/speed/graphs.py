@@ -7,6 +7,7 @@ Each is a plain method over static tensors that never asks the host. It runs as 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,10 +18,10 @@ from rl_training.algorithms.rules import LazyMetrics, TDLoss
 from rl_training.algorithms.views import Aligned
 from rl_training.data.replay import Replay
 from rl_training.models.modes import evaluating
-from rl_training.models.network import CoreState, Network
+from rl_training.models.network import CoreState, Network, reads_previous
 from rl_training.speed.pure_step import draws
 from rl_training.speed.streams import LANES, on_streams, side_stream
-from rl_training.types import Array, Batch, UpdateResult
+from rl_training.types import Array, Batch, Previous, UpdateResult
 
 WARM_UP = 3  # calls before the capture: libraries choose their algorithms and allocate in the first ones
 
@@ -198,6 +199,8 @@ class GraphedForward:
         self._host_starts = torch.zeros(self._num_envs, dtype=torch.bool, pin_memory=on_gpu)
         self._obs_array, self._starts_array = self._host_obs.numpy(), self._host_starts.numpy()
         self._obs, self._starts = self._host_obs.to(device), self._host_starts.to(device)
+        # what led to the observations, where the network reads it
+        self._led = _Led(self._num_envs, device) if reads_previous(network) else None
         self._state, self._next_state = (tuple(x.clone() for x in state) for _ in range(2))
         self._host_outputs = torch.zeros(0)
         self._outputs_array: Array = self._host_outputs.numpy()
@@ -205,8 +208,11 @@ class GraphedForward:
         self._pass = Captured(self._one_pass, device, [generator] if draws(network) else [])
 
     @torch.no_grad()
-    def __call__(self, obs: Array, state: CoreState, is_first: Array) -> tuple[Array, CoreState]:
+    def __call__(self, obs: Array, state: CoreState, is_first: Array, previous: Any = None) -> tuple[Array, CoreState]:
+        """previous: as `actor.Forward` has it."""
         self._obs_array[...] = obs
+        if self._led is not None:
+            self._led.set(previous)
         if state:
             self._starts_array[...] = is_first
             for mine, given in zip(self._state, state, strict=True):
@@ -224,11 +230,32 @@ class GraphedForward:
         if self._state:
             self._starts.copy_(self._host_starts, non_blocking=True)
         drawn = self._network.draw(self._generator, (self._num_envs,), "acting")
+        led = {} if self._led is None else {"previous": self._led.on_device()}
         with evaluating(self._network):
-            outputs, state = self._network.step(self._obs, self._state, self._starts, drawn)
+            outputs, state = self._network.step(self._obs, self._state, self._starts, drawn, **led)
         if self._host_outputs.shape != outputs.shape:  # in the first pass
             self._host_outputs = torch.empty_like(outputs, device="cpu", pin_memory=self._device.type == "cuda")
             self._outputs_array = self._host_outputs.numpy()
         self._host_outputs.copy_(outputs, non_blocking=True)
         for mine, new in zip(self._next_state, state, strict=True):
             mine.copy_(new)
+
+
+class _Led:
+    """The actions and rewards that led to the observations, on their way to the device like those."""
+
+    def __init__(self, num_envs: int, device: torch.device) -> None:
+        pinned = device.type == "cuda"
+        self._host = Previous(
+            torch.zeros(num_envs, dtype=torch.int64, pin_memory=pinned), torch.zeros(num_envs, dtype=torch.float32, pin_memory=pinned)
+        )
+        self._device = Previous(*(part.to(device) for part in self._host))
+
+    def set(self, previous: Any) -> None:
+        for mine, given in zip(self._host, (previous.actions, previous.rewards), strict=True):
+            mine.numpy()[...] = given
+
+    def on_device(self) -> Previous:
+        for mine, host in zip(self._device, self._host, strict=True):
+            mine.copy_(host, non_blocking=True)
+        return self._device

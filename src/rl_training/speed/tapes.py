@@ -22,6 +22,7 @@ from rl_training.models.network import CoreState
 from rl_training.models.q_network import QNetwork
 from rl_training.models.recurrent.actor_critic import RecurrentActorCritic
 from rl_training.models.torsos import MLPTorso
+from rl_training.types import Previous
 
 Pullback: TypeAlias = Callable[[Tensor], tuple[list[Tensor], Tensor]]
 """∂L/∂output → the gradients of W₁, b₁, W₂, b₂, …, then those of the norms, and ∂L/∂input before any activation that made the input."""
@@ -224,12 +225,14 @@ def taped_mlp_policy(network: MLPActorCritic, obs: Tensor) -> tuple[Tensor, Tens
     return outputs, values, lambda grad_outputs, grad_values: pullback(grad_outputs, grad_values)[0]
 
 
-def taped_recurrent_policy(network: RecurrentActorCritic, obs: Tensor, state: CoreState | None) -> tuple[Tensor, Tensor, PolicyGradients]:
+def taped_recurrent_policy(
+    network: RecurrentActorCritic, obs: Tensor, state: CoreState | None, previous: Previous | None = None
+) -> tuple[Tensor, Tensor, PolicyGradients]:
     """`RecurrentActorCritic.forward`: the heads by hand, the core and what is below it by autograd."""
     state = network.initial_state(obs.shape[1]) if state is None else state
     body = [*network.core.parameters(), *network.encoder.parameters()]
     with torch.enable_grad():
-        core, _ = network.unroll_core(obs, state)
+        core, _ = network.unroll_core(obs, state, previous=previous)
     with torch.no_grad():
         outputs, values, pullback = taped_policy_heads(network.heads, core.detach().flatten(0, 1), input_gradient=True)
 

@@ -28,6 +28,7 @@ def recurrent_q_parts(
     make_core: MakeCore = LSTMCore,
     torso: Torso | None = None,
     skip: bool = False,
+    previous_actions: int = 0,
     head: HeadKind = "scalar",
     **keywords: Unpack[HeadKeywords],
 ) -> tuple[Torso, Core, Head]:
@@ -35,7 +36,7 @@ def recurrent_q_parts(
     reads = hidden_size + (features_dim if skip else 0)
     top = make_head(head, reads, action_dim, hidden_sizes=head_hidden_sizes, **keywords)
     sizes = [*encoder_hidden_sizes, features_dim]
-    core = make_core(features_dim_of(obs_shape, sizes, torso), hidden_size, num_layers)
+    core = make_core(_core_inputs(obs_shape, sizes, torso, previous_actions), hidden_size, num_layers)
     activation, layer_norm = ACTIVATIONS[keywords.get("activation", "relu")], keywords.get("layer_norm", False)
     encoder = make_encoder(obs_shape, sizes, activation, torso, layer_norm)
     return encoder, core, top
@@ -52,6 +53,7 @@ def recurrent_actor_critic_parts(
     num_layers: int,
     make_core: MakeCore = LSTMCore,
     torso: Torso | None = None,
+    previous_actions: int = 0,
     activation: ActivationName = "tanh",
     log_std_init: float = 0.0,
     layer_norm: bool = False,
@@ -61,7 +63,7 @@ def recurrent_actor_critic_parts(
     Matrices start orthogonal, those of the fully connected layers with gain √2 and of the core with 1 (Huang et al. 2022); biases at zero.
     """
     sizes = [*encoder_hidden_sizes, *([] if features_dim is None else [features_dim])]
-    core = make_core(features_dim_of(obs_shape, sizes, torso), hidden_size, num_layers)
+    core = make_core(_core_inputs(obs_shape, sizes, torso, previous_actions), hidden_size, num_layers)
     encoder = make_encoder(obs_shape, sizes, ACTIVATIONS[activation], torso, layer_norm)
     heads = ActorCriticHeads(hidden_size, distribution, head_hidden_sizes, activation, log_std_init, layer_norm)
     start_orthogonal(encoder)
@@ -71,3 +73,8 @@ def recurrent_actor_critic_parts(
         else:
             nn.init.zeros_(parameter)
     return encoder, core, heads
+
+
+def _core_inputs(obs_shape: Sequence[int], sizes: Sequence[int], torso: Torso | None, previous_actions: int) -> int:
+    """Features, and what led to them where the core reads that: the action, one-hot, and the reward."""
+    return features_dim_of(obs_shape, sizes, torso) + (previous_actions + 1 if previous_actions else 0)

@@ -12,6 +12,7 @@ from rl_training.models.network import CoreState
 from rl_training.models.q_network import Drawing, epsilon_greedy
 from rl_training.models.recurrent.body import RecurrentBody
 from rl_training.models.recurrent.cores import Core
+from rl_training.types import Previous
 
 
 class RecurrentAction(NamedTuple):
@@ -25,12 +26,15 @@ class RecurrentAction(NamedTuple):
 class RecurrentQNetwork(RecurrentBody, Drawing):
     """obs → encoder → core → head, each given: any of them goes with any other.
 
-    The head reads `core.out_dim` features, with `skip` those of the encoder too (see RecurrentBody). An observation has `obs_ndim` axes.
+    The head reads `core.out_dim` features, with `skip` those of the encoder too; with `previous_actions` the core reads what led to an
+    observation (see RecurrentBody). An observation has `obs_ndim` axes.
     A sequence without an episode start inside is one call of the core; with `episode_starts` given, the state is zeroed where one begins.
     """
 
-    def __init__(self, encoder: nn.Module, core: Core, head: Head, *, skip: bool = False, obs_ndim: int = 1) -> None:
-        super().__init__(encoder, core, skip=skip)
+    def __init__(
+        self, encoder: nn.Module, core: Core, head: Head, *, skip: bool = False, obs_ndim: int = 1, previous_actions: int = 0
+    ) -> None:
+        super().__init__(encoder, core, skip=skip, previous_actions=previous_actions)
         self.head, self.obs_ndim = head, obs_ndim
 
     def unroll(
@@ -49,9 +53,11 @@ class RecurrentQNetwork(RecurrentBody, Drawing):
         """Q-values of every step, [T, B, A]. `episode_starts=None` promises that no episode starts inside the sequence."""
         return self.head.q_values(self.unroll(obs, initial_state, episode_starts)[0])
 
-    def step(self, obs: Tensor, state: CoreState, episode_starts: Tensor, draws: Draws = NO_DRAWS) -> tuple[Tensor, CoreState]:
+    def step(
+        self, obs: Tensor, state: CoreState, episode_starts: Tensor, draws: Draws = NO_DRAWS, previous: Previous | None = None
+    ) -> tuple[Tensor, CoreState]:
         """One acting step: Q-values [E, A] and the state carried on, zeroed first where an episode starts."""
-        core, state = self.step_core(obs, self.reset_state(state, episode_starts))
+        core, state = self.step_core(obs, self.reset_state(state, episode_starts), previous)
         return self.head.q_values(self.head(core, draws)), state
 
     @torch.no_grad()
