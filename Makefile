@@ -13,7 +13,7 @@ OUTPUT := runs
 # Small networks are faster on one thread, and the tests run side by side.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help install train test test-slow check check-numerics docs format bench performance peers ledger reference results faults clean
+.PHONY: generated help install train test test-slow check check-numerics docs format bench performance peers ledger reference results faults clean
 .DEFAULT_GOAL := help
 
 help:
@@ -23,6 +23,7 @@ help:
 	@echo 'make check-numerics  the numeric tests once more, under other arithmetic (a minute)'
 	@echo 'make docs    the documentation site into site/'
 	@echo 'make format  apply the formatter'
+	@echo 'make generated  what is made from the code: the stub of the managed classes'
 	@echo 'make bench   ours and the peers on the same work (installs the peers into $(PEERS))'
 	@echo 'make ledger  what every algorithm learns: the suites classic, on_policy, memory and ablation, runs that are not there yet (hours; SUITE=smoke: minutes)'
 	@echo 'make reference  the same tasks, seeds and budgets by Stable-Baselines3 and sb3-contrib (hours)'
@@ -82,6 +83,10 @@ $(PEERS_RESOLVED): pyproject.toml constraints.txt benchmarks/peers.txt | $(DEV)
 # Not --quiet, which keeps warnings from being counted.
 docs: $(DEV)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# What is made from the code and stands in the repository: a test fails where it is not what the code says.
+generated: $(DEV)
+	$(BIN)/python docs/generate.py
 
 format: $(DEV)
 	$(BIN)/ruff check --fix .

@@ -15,6 +15,7 @@ from typing import Any
 from rl_training import api
 from rl_training.envs import wrappers
 from rl_training.experiment.config import SHIPPED_CONFIGS, TrainConfig, shipped_configs
+from rl_training.experiment.meanings import meaning
 from rl_training.experiment.registry import AlgorithmSpec, algorithm_names, get_algorithm_spec
 from rl_training.experiment.schema import config_schema, row_schema
 
@@ -94,7 +95,8 @@ def _index(rows: Sequence[AlgorithmSpec]) -> str:
 def _page(row: AlgorithmSpec) -> str:
     managed = next((kind for kind in vars(api).values() if getattr(kind, "row", None) == row.name), None)
     configs = [name for name in shipped_configs() if name.startswith(f"{row.name}/")]
-    parts = [f"# {row.name}", f"{row.summary[0].upper()}{row.summary[1:]}." if managed is None else _linked(inspect.getdoc(managed) or "")]
+    said = f"{row.summary[0].upper()}{row.summary[1:]}." if managed is None else (inspect.getdoc(managed) or "").split("\n\n")[0]
+    parts = [f"# {row.name}", _linked(said)]
     python = "" if managed is None else f", in Python `rl_training.{managed.__name__}`"
     parts.append(f"In a config `algo: {row.name}`{python}. Paper: {_linked(row.paper)}.")
     identity = [(f"`{key}`", f"`{_yaml(value)}`") for key, value in row.fixed.items()]
@@ -124,8 +126,9 @@ def _settings(row: AlgorithmSpec) -> str:
             continue
         default = row.defaults.get(key, field.default)
         needs = " and ".join(f"`{need}`" for need in row.settings.needs(key))
-        lines.append((f"`{key}`", f"`{_yaml(default)}`", _kind(schema[key]), needs))
-    return _table(("key", "default", "takes", "only with"), lines)
+        said = html.escape(meaning(key, field))
+        lines.append((f"`{key}`", f"`{_yaml(default)}`", _kind(schema[key]), said, needs))
+    return _table(("key", "default", "takes", "", "only with"), lines)
 
 
 def with_tables(markdown: str) -> str:

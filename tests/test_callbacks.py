@@ -204,9 +204,29 @@ def test_stop_at_return_names_what_it_takes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "named"), [(StopAtReturn(1.0), "got <.*StopAtReturn"), ([StopAtReturn], "got one with <class"), ([3], "got one with 3")]
+    ("given", "named"),
+    [
+        ([StopAtReturn], r"or functions, got the class StopAtReturn: make one, StopAtReturn\(...\)"),
+        ([3], r"or functions \(run, step\), got 3"),
+        (3, r"or functions \(run, step\), got 3"),
+        ("abc", r"or functions \(run, step\), got 'a'"),
+    ],
 )
-def test_callbacks_are_a_list_of_objects(tmp_path: Path, given: Any, named: str) -> None:
-    with pytest.raises(UserError, match=f"callbacks must be a list of Callback objects, {named}"):
+def test_what_is_no_callback_is_named(tmp_path: Path, given: Any, named: str) -> None:
+    with pytest.raises(UserError, match=f"callbacks must be Callback objects {named}"):
         DQN("CartPole-v1", output_dir=tmp_path / "runs").learn(10, callbacks=given)
     assert not list(tmp_path.iterdir())
+
+
+def test_one_callback_or_a_plain_function_will_do(tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    def until_twelve(run: Any, step: Any) -> bool:
+        seen.append(run.clock.env_steps)
+        return run.clock.env_steps < 12
+
+    result = DQN("CartPole-v1", output_dir=tmp_path, hidden_sizes=(8,), eval_episodes=1).learn(40, callbacks=until_twelve)
+    assert seen == list(range(1, 13)) and result.metrics["global_step"] == 12
+    agent = DQN("CartPole-v1", output_dir=tmp_path, hidden_sizes=(8,), eval_episodes=1, eval_interval=10)
+    assert agent.learn(40, callbacks=StopAtReturn(-1.0)).metrics["global_step"] == 10
+    assert agent.learn(5, callbacks=[lambda run, step: None, StopAtReturn(1e9)]).metrics["global_step"] == 15

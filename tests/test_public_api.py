@@ -198,7 +198,7 @@ def test_an_evaluation_names_a_seed_that_cannot_be(tmp_path: Path) -> None:
 
 def test_what_gymnasium_made_is_taken_for_its_id_and_keywords(tmp_path: Path) -> None:
     with gym.make("CartPole-v1", sutton_barto_reward=True, max_episode_steps=70, render_mode="rgb_array") as env:
-        agent = DQN(env, env_kwargs={"wrappers": ["flatten"]})  # type: ignore[arg-type]
+        agent = DQN(env, env_kwargs={"wrappers": ["flatten"]})
     assert agent.config.env_id == "CartPole-v1"
     assert agent.config.env_kwargs == {"sutton_barto_reward": True, "max_episode_steps": 70, "wrappers": ["flatten"]}
     with gym.make("CartPole-v1") as env:
@@ -219,9 +219,9 @@ def test_an_environment_that_cannot_be_made_again_says_what_to_give() -> None:
         gym.make("CartPole-v1") as env,
         pytest.raises(ConfigError, match=r"CartPole-v1 is wrapped \(Wrapper\): give a callable"),
     ):
-        DQN(gym.Wrapper(env))  # type: ignore[arg-type]
+        DQN(gym.Wrapper(env))
     with pytest.raises(ConfigError, match=r"Nameless does not say how it was made: give a callable that makes it"):
-        DQN(Nameless())  # type: ignore[arg-type]
+        DQN(Nameless())
     several = gym.make_vec("CartPole-v1", num_envs=3)
     with pytest.raises(ConfigError, match=r"a vector environment is not taken.*: give 'CartPole-v1' and num_envs=3"):
         DQN(several)  # type: ignore[arg-type]

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from typing_extensions import Self
 
 from rl_training.api.environments import read_environment, require_maker
+from rl_training.api.keywords import SAID_OTHERWISE, RowSignature, documentation, unknown_keyword
 from rl_training.errors import CheckpointError, ConfigError, UserError
 from rl_training.experiment.config import TrainConfig, load_config, row_values
-from rl_training.experiment.explain import did_you_mean
 from rl_training.experiment.registry import get_algorithm_spec
 from rl_training.experiment.shipped import shipped_for
 
 if TYPE_CHECKING:
-    from rl_training.runtime.callbacks import Callback
+    import gymnasium as gym
+
+    from rl_training.models.network import Network
+    from rl_training.runtime.callbacks import Callback, StepFunction
+    from rl_training.runtime.observations import WrappedObservations
     from rl_training.runtime.policy import Policy
     from rl_training.runtime.run import TrainResult
 
@@ -40,13 +46,18 @@ class ManagedAlgorithm:
     row: ClassVar[str]
     algo_name: ClassVar[str]
     """The same name, as configs call it: `algo`."""
+    __signature__ = RowSignature()
 
     def __init_subclass__(cls, *, row: str, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
         cls.row = cls.algo_name = row
         _CLASSES.setdefault(row, cls.__name__)
+        with contextlib.suppress(ConfigError):  # a row that is registered later has its keys in its signature alone
+            cls.__doc__ = f"{inspect.cleandoc(cls.__doc__ or '')}\n\n{documentation(row)}"
 
-    def __init__(self, config: TrainConfig | str | Callable[..., Any], **keywords: Any) -> None:
+    def __init__(self, config: TrainConfig | str | gym.Env[Any, Any] | Callable[..., Any], *more: Any, **keywords: Any) -> None:
+        if more:
+            raise UserError(f"{type(self).__name__} takes one environment or config, and the rest by name: {SAID_OTHERWISE['policy']}")
         self._env: Callable[..., Any] | None = None
         self._total_is_unsaid = not isinstance(config, TrainConfig) and "total_timesteps" not in keywords
         self._hint: str | None = None
@@ -58,8 +69,8 @@ class ManagedAlgorithm:
         else:
             env_id, env_kwargs, self._env = read_environment(config)
             base = {**row_values(self.row, env_id), "env_kwargs": env_kwargs}
-            if env_kwargs and isinstance(more := keywords.get("env_kwargs"), Mapping):
-                keywords["env_kwargs"] = {**env_kwargs, **more}
+            if env_kwargs and isinstance(own := keywords.get("env_kwargs"), Mapping):
+                keywords["env_kwargs"] = {**env_kwargs, **own}
         self.config = TrainConfig(**{**base, **_sorted_keywords(self.row, keywords, base)})
         if not isinstance(config, TrainConfig):
             self._hint = _hint(type(self), self.config)
@@ -68,6 +79,8 @@ class ManagedAlgorithm:
         self._goes_on_in_place = True
         self._policy: Policy | None = None
         self._schedules: dict[str, Callable[[int], float]] = {}
+        self._wrapped: WrappedObservations | None = None
+        self._last_action: Any = None
 
     @classmethod
     def from_config(cls, config: str | Path, **overrides: Any) -> Self:
@@ -83,17 +96,22 @@ class ManagedAlgorithm:
         total_timesteps: int | None = None,
         *,
         extend_schedule: bool = False,
-        callbacks: Sequence[Callback] = (),
+        callbacks: Callback | StepFunction | Sequence[Callback | StepFunction] = (),
         quiet: bool = True,
+        **unknown: Any,
     ) -> TrainResult:
         """Trains `total_timesteps` more environment steps (None: up to the config's total) and returns the result.
 
         A later call goes on exactly where the last one stopped; ε, β and the learning rate keep the schedule of the config's total.
         With `extend_schedule` they run over what this call makes the total, so that the rate at step t is that of t / new total.
+        callbacks: one or several, each a `Callback` or a function `(run, step)` that is called after every step (False ends the run).
         """
         from rl_training.runtime import workflows
         from rl_training.runtime.callbacks import as_callbacks
 
+        if unknown:
+            known = ("total_timesteps", "extend_schedule", "callbacks", "quiet")
+            raise UserError(unknown_keyword(next(iter(unknown)), known, owner="learn"))
         if total_timesteps is not None and total_timesteps < 1:
             raise UserError(f"total_timesteps must be >= 1, got {total_timesteps}")
         watched = (self._watcher(), *as_callbacks(callbacks))  # first: a callback of the user's may raise
@@ -136,15 +154,49 @@ class ManagedAlgorithm:
     ) -> tuple[Any, Any]:
         """Actions for one observation or a batch, as the network reads them (wrappers applied, not normalised), and the state to pass in
         next time (recurrent rows; others carry nothing). action_masks: what may be chosen, for each observation (None: everything).
-        previous: (actions, rewards) that led to the observations, where the row has `previous_action_reward`."""
+        previous: (actions, rewards) that led to the observations, where the row has `previous_action_reward`.
+
+        A mapping is one observation as a Dict environment gives it: the run's wrappers are applied to it. Where these look back
+        (`frame_stack`), say `episode_start=True` when an episode begins.
+        """
+        ask = partial(self._asked().predict, action_masks=action_masks, previous=previous)
+        if not isinstance(obs, Mapping):
+            return ask(obs, state, episode_start, deterministic)
+        if self._wrapped is None:
+            from rl_training.runtime import workflows
+
+            self._wrapped = workflows.wrapped_observations(self.config, self.checkpoint_path, env=self._env)
+        try:
+            read = self._wrapped(obs, self._last_action, episode_start=bool(episode_start))
+        except UserError as error:
+            raise UserError(f"an observation {error}") from None
+        self._last_action, state = ask(read, state, episode_start, deterministic)
+        return self._last_action, state
+
+    @property
+    def network(self) -> Network:
+        """The network that acts, with the weights of the newest checkpoint: a `torch.nn.Module`."""
+        return self._asked().network
+
+    def _asked(self) -> Policy:
+        """The policy as it is now, made or loaded when somebody asks."""
         if self._policy is None:
             from rl_training.runtime import workflows
 
+            self._wrapped = self._last_action = None
             if self.checkpoint_path is None:
                 self._policy = workflows.fresh_policy(self.config, env=self._env)
             else:
                 self._policy = workflows.load_policy(self.checkpoint_path)
-        return self._policy.predict(obs, state, episode_start, deterministic, action_masks=action_masks, previous=previous)
+        return self._policy
+
+    def __repr__(self) -> str:
+        at = "untrained"
+        if self.checkpoint_path is not None:
+            step = self.checkpoint_path.resolve().name.removeprefix("step_")
+            steps = f"step {int(step):,} of {self.config.total_timesteps:,}" if step.isdecimal() else "loaded"
+            at = f"{steps}, {self.checkpoint_path}"
+        return f"{type(self).__name__}({self.config.env_id!r}, seed={self.config.seed}: {at})"
 
     def evaluate(self, num_episodes: int = 20, *, seed: int | None = None) -> dict[str, float]:
         """Greedy episodes with what was learned last: a dict with `eval_return_mean`, `eval_return_std`, ..."""
@@ -257,7 +309,7 @@ def _sorted_keywords(row: str, keywords: Mapping[str, Any], base: Mapping[str, A
     inner = get_algorithm_spec(row).settings.model_fields.keys()
     unknown = next((key for key in keywords if key not in top and key not in inner), None)
     if unknown is not None:
-        raise ConfigError(f"{unknown} is not a key of a config or of {row}{did_you_mean(unknown, top | inner)}")
+        raise ConfigError(unknown_keyword(unknown, top | inner, owner=f"a config or of {row}"))
     values = {key: value for key, value in keywords.items() if key in top}
     if not isinstance(values.get("algo_kwargs", {}), Mapping):
         return values  # which the config refuses, in its words

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from rl_training.errors import UserError
 from rl_training.runtime.cadence import due
@@ -50,15 +50,34 @@ class Callback:
         """Once, however the run ends."""
 
 
-def as_callbacks(given: Sequence[Callback]) -> tuple[Callback, ...]:
-    """What a user passed as `callbacks`; UserError where that is anything but a list of them."""
-    if not isinstance(given, Iterable):
-        raise UserError(f"callbacks must be a list of Callback objects, got {given!r:.60}")
-    callbacks = tuple(given)
-    for callback in callbacks:
-        if not isinstance(callback, Callback):
-            raise UserError(f"callbacks must be a list of Callback objects, got one with {callback!r:.60} in it")
-    return callbacks
+StepFunction: TypeAlias = "Callable[[Run, EnvStep], object]"
+"""A plain function in a callback's place: called after every vector step; if it returns False, the run ends in good order."""
+
+
+class FunctionCallback(Callback):
+    """A plain function as a callback."""
+
+    def __init__(self, function: StepFunction) -> None:
+        self.function = function
+
+    def on_step(self, run: Run, step: EnvStep) -> None:
+        if self.function(run, step) is False:
+            run.stop(f"{getattr(self.function, '__name__', 'a callback')} returned False")
+
+
+def as_callbacks(given: Callback | StepFunction | Sequence[Callback | StepFunction]) -> tuple[Callback, ...]:
+    """What a user passed as `callbacks`, one or several; UserError where that is anything else."""
+    return tuple(_as_callback(each) for each in (given if isinstance(given, Iterable) else (given,)))
+
+
+def _as_callback(given: object) -> Callback:
+    if isinstance(given, Callback):
+        return given
+    if isinstance(given, type):
+        raise UserError(f"callbacks must be Callback objects or functions, got the class {given.__name__}: make one, {given.__name__}(...)")
+    if callable(given):
+        return FunctionCallback(given)
+    raise UserError(f"callbacks must be Callback objects or functions (run, step), got {given!r:.60}")
 
 
 def overriding(callbacks: Sequence[Callback], hook: str) -> list[Callback]:

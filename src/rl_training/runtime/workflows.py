@@ -196,14 +196,20 @@ def predict(
         with _naming(number):
             obs, episode_start, mask, reward = _observation(given)
         if isinstance(obs, Mapping) and wrapped is None:
-            require_allowed_env(checkpoint.config.env_id, source=checkpoint.path, env=env)
-            wrapped = WrappedObservations(env_source(checkpoint.config, env), checkpoint.config.env_kwargs)
+            wrapped = wrapped_observations(checkpoint.config, checkpoint.path, env=env)
         with _naming(number):
             if isinstance(obs, Mapping) and wrapped is not None:
                 obs = wrapped(obs, answer.get("action"), episode_start)
             led = None if reward is None or "action" not in answer else ([answer["action"]], [reward])
             answer, state = policy.answer(obs, state, [episode_start], mask, previous=led)
         yield answer
+
+
+def wrapped_observations(config: TrainConfig, checkpoint: Path | None, *, env: EnvSource | None = None) -> WrappedObservations:
+    """What makes of a Dict environment's observations what the network reads. checkpoint: where the config was read from, if from one."""
+    if checkpoint is not None:
+        require_allowed_env(config.env_id, source=checkpoint, env=env)
+    return WrappedObservations(env_source(config, env), config.env_kwargs)
 
 
 @contextmanager
