@@ -9,20 +9,25 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from command_line import Cli
 from fake_ray import FakeCluster
 from resume_harness import FILES, run_config
 from rl_training.errors import ConfigError, RunError, UserError
+from rl_training.experiment.checkpointing import open_checkpoint
 from rl_training.experiment.config import TrainConfig
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.distributed import actor_process
 from rl_training.runtime.distributed import start as start_module
 from rl_training.runtime.distributed.blocks import BLOCK_STEPS, Facts, facts_of, facts_state, joined_steps
 from rl_training.runtime.distributed.cluster import Cluster, require_answer
+from rl_training.runtime.distributed.first_priorities import FirstPriorities
+from rl_training.runtime.distributed.start import actors_rank
 from rl_training.runtime.run import Run, TrainResult
 from rl_training.runtime.workflows import resume_training, train
 from rl_training.types import EnvStep, Episode
+from value_rows import parts_of
 
 LOCKSTEP = {"actors": 1, "lockstep": True}
 
@@ -188,6 +193,49 @@ def test_facts_survive_a_checkpoint() -> None:
     assert back[1:] == (3, 4, 1)
     for name in ("obs", "rewards", "valid", "terminated"):
         np.testing.assert_array_equal(getattr(back.step, name), getattr(facts.step, name))
+
+
+@pytest.mark.parametrize("algo", ["prioritized_dqn", "rainbow_dqn", "r2d2", "munchausen_iqn"])
+def test_actors_rank_new_items_as_the_learner_would(algo: str) -> None:
+    """Raw priorities of finished items equal the learner's of the same batch, where its target network is the acting one."""
+    _, learner, replay, feed = parts_of(algo, algo_kwargs={"prioritized": True})
+    storage = replay._ring.storage
+    items = {name: storage.values(name).numpy() for name in storage.fields}
+    batch = storage.unpack({})
+    storage.gather(np.arange(len(replay)), batch)
+    learner.sync_target()
+    given = FirstPriorities(learner, seed=7)(items, learner.q_network, feed.maker)
+    learner.generator.manual_seed(7)
+    learner.q_network.eval()
+    with torch.no_grad():
+        expected = learner.priorities(*learner.td_loss(replay._time_first(batch) if algo == "r2d2" else batch))
+    # the learner's rule may be numba's, which adds up in another order
+    np.testing.assert_allclose(given, expected.numpy(), rtol=1e-4, atol=1e-5)
+    assert given.shape == (len(replay),) and len(set(given)) > 5
+
+
+def test_items_of_many_actors_come_with_their_priorities(tmp_path: Path, fake: FakeCluster) -> None:
+    """Of blocks that nothing was learned from, the replay holds what the actors say: (p + eps)^alpha, not the largest one so far."""
+    changes = {"learning_starts": 10_000, "prioritized_alpha": 1.0}
+    run = config(tmp_path, "prioritized_dqn", num_envs=2, actors=2)
+    result = train(run.replace(algo_kwargs={**run.algo_kwargs, **changes}))
+    leaves = open_checkpoint(result.checkpoint_path).load_replay()["sampler"]["priorities"].numpy()
+    assert len(leaves) > 100 and (leaves != 1.0).all()
+
+
+@pytest.mark.parametrize(
+    ("algo", "changes", "rank"),
+    [
+        ("prioritized_dqn", {"actors": 2}, True),
+        ("prioritized_dqn", LOCKSTEP, False),
+        ("prioritized_dqn", {"actors": 2, "initial_priority": "max"}, False),
+        ("dqn", {"actors": 2}, False),
+    ],
+)
+def test_who_ranks_new_items(algo: str, changes: dict[str, Any], rank: bool, tmp_path: Path) -> None:
+    changes = dict(changes)
+    settings = {key: changes.pop(key) for key in ("initial_priority",) if key in changes}
+    assert actors_rank(config(tmp_path, algo, **changes).replace(algo_kwargs=settings)) is rank
 
 
 # Bad input

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -172,22 +172,8 @@ class RecurrentReplayBuffer(SampledBuffer):
         return self._time_first(self._ring.sample(batch_size, beta))
 
     def _time_first(self, batch: Batch) -> Batch:
-        obs, state = batch.pop("obs").transpose(0, 1), batch.pop("initial_state")
-        if self._framed is not None:
-            obs = self._framed.frames.stacks(obs)
-        _, end, start_slot = (batch.pop(name) for name in ("begin", "end", "start_slot"))
-        for name in ("actions", "rewards", *self.extra):
-            batch[name] = batch[name].transpose(0, 1)
-        batch |= {
-            "obs": obs[:-1],
-            "next_obs": obs[1:],
-            "dones": batch["dones"].transpose(0, 1).float(),
-            "episode_starts": (self._time == start_slot).float(),
-            "mask": (self._trained & (self._time < end)).float(),
-        }
-        for part, name in enumerate(STATE_NAMES[: state.shape[1]]):
-            batch[name] = state[:, part].transpose(0, 1).contiguous()  # cuDNN takes no other
-        return batch
+        stacks = None if self._framed is None else self._framed.frames.stacks
+        return time_first(batch, time=self._time, trained=self._trained, extra=self.extra, stacks=stacks)
 
     def state_dict(self, *, copy: bool = True) -> State:
         """Chunks in use, sampler and what `add` has open. `copy=False` shares the memory, for a checkpoint that is written at once."""
@@ -201,3 +187,28 @@ class RecurrentReplayBuffer(SampledBuffer):
             assembler.load_state_dict(state["open"])
             self._assembler = assembler
         self._ring.load_state_dict(state)
+
+
+def time_first(
+    batch: Batch, *, time: Tensor, trained: Tensor, extra: Iterable[str], stacks: Callable[[Tensor], Tensor] | None = None
+) -> Batch:
+    """Chunks as they are stored to what `RecurrentReplayBuffer.sample` gives; `batch` is taken apart.
+
+    time: [L, 1], 0 … L-1; trained: those past the burn-in. extra: further fields of a step. stacks: the observations that frame ids name.
+    """
+    obs, state = batch.pop("obs").transpose(0, 1), batch.pop("initial_state")
+    if stacks is not None:
+        obs = stacks(obs)
+    _, end, start_slot = (batch.pop(name) for name in ("begin", "end", "start_slot"))
+    for name in ("actions", "rewards", *extra):
+        batch[name] = batch[name].transpose(0, 1)
+    batch |= {
+        "obs": obs[:-1],
+        "next_obs": obs[1:],
+        "dones": batch["dones"].transpose(0, 1).float(),
+        "episode_starts": (time == start_slot).float(),
+        "mask": (trained & (time < end)).float(),
+    }
+    for part, name in enumerate(STATE_NAMES[: state.shape[1]]):
+        batch[name] = state[:, part].transpose(0, 1).contiguous()  # cuDNN takes no other
+    return batch

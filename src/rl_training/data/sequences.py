@@ -85,7 +85,7 @@ class ChunkAssembler:
             raise ValueError(f"num_envs must be at least 1, got {num_envs}")
         self.layout, self.num_envs, self._eta = layout, num_envs, priority_eta
         length = layout.length
-        self._carried = tuple(carried or ())
+        self.carried = tuple(carried or ())
         fields = {"actions": actions, "rewards": Field((), torch.float32), "dones": Field((), torch.uint8), **(carried or {})}
         self.slots = {name: np.zeros((num_envs, length, *field.shape), numpy_dtype(field.dtype)) for name, field in fields.items()}
         self.slots["obs"] = np.zeros((num_envs, length + 1, *obs.shape), numpy_dtype(obs.dtype))
@@ -129,7 +129,7 @@ class ChunkAssembler:
         slots["actions"][envs, slot] = step.actions
         slots["rewards"][envs, slot] = step.rewards
         slots["dones"][envs, slot] = step.terminated if step.lost_life is None else step.terminated | step.lost_life
-        for name in self._carried:
+        for name in self.carried:
             slots[name][envs, slot] = carried_field(step, name)
         self.slot[envs] = slot + 1
         ended = step.terminated | step.truncated

@@ -19,6 +19,7 @@ from rl_training.runtime.accelerate import accelerate_acting
 from rl_training.runtime.actor import Actor, ItemMaker, ReplayFeed
 from rl_training.runtime.behaviour import Behaviour
 from rl_training.runtime.distributed.blocks import Facts, Order, Outbox, joined_steps
+from rl_training.runtime.distributed.first_priorities import FirstPriorities
 from rl_training.runtime.distributed.weights import take_over
 from rl_training.types import Items, State
 
@@ -34,6 +35,7 @@ class ActorPlan:
     behaviour: Behaviour
     seed: int
     threads: int
+    first_priorities: FirstPriorities | None = None  # None: the replay gives items their first ones
     first_episode: int | None = None  # None: the first
 
 
@@ -58,7 +60,8 @@ class ActorProcess:
             torch.set_num_threads(plan.threads)
             self._flat = flatten_parameters(cast(nn.Module, network))
             self._outbox = Outbox()
-            feed = ReplayFeed(copy.deepcopy(plan.maker), self._outbox)  # arrays come read-only out of the object store
+            self._maker = copy.deepcopy(plan.maker)  # arrays come read-only out of the object store
+            feed = ReplayFeed(self._maker, self._outbox)
             how: dict[str, Any] = {"behaviour": plan.behaviour, "device": CPU, "seed": plan.seed}
             envs = plan.make_envs()
             if plan.first_episode is not None:
@@ -84,6 +87,8 @@ class ActorProcess:
         actor.flush()
         items = self._outbox.take()
         num_items = len(items["rewards"]) if items else 0
+        if num_items and self._plan.first_priorities is not None:
+            items["priorities"] = self._plan.first_priorities(items, self._network, self._maker)
         return Facts(joined_steps(steps), order.version, num_items, actor.num_open), items
 
     def state_dict(self) -> tuple[State, str]:

@@ -14,11 +14,14 @@ from rl_training.data.replay import Replay
 from rl_training.envs.episodes import one_line
 from rl_training.envs.factory import find_env, make_envs
 from rl_training.errors import UserError
+from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.settings import ValueSettings
 from rl_training.runtime.actor import ItemMaker
 from rl_training.runtime.behaviour import EpsilonGreedy
 from rl_training.runtime.distributed.actor_process import ActorPlan
 from rl_training.runtime.distributed.blocks import BLOCK_STEPS
 from rl_training.runtime.distributed.cluster import Cluster, import_ray
+from rl_training.runtime.distributed.first_priorities import FirstPriorities
 from rl_training.runtime.distributed.remote_actors import IN_FLIGHT, RemoteActors
 from rl_training.runtime.distributed.weights import Publisher
 from rl_training.runtime.trainer_setup import Setup
@@ -33,7 +36,7 @@ def start_actors(setup: Setup, learner: QLearner, maker: ItemMaker, replay: Repl
     setup.envs.close()  # they said what their spaces are; the actors make their own
     if setup.envs.normalizes:
         raise UserError("normalize_observation and normalize_reward keep statistics of their own in each process: they need actors: 0")
-    plans = [_plan(setup, maker, behaviour, index) for index in range(config.actors)]
+    plans = [_plan(setup, learner, maker, behaviour, index) for index in range(config.actors)]
     _require_sendable(setup, plans[0])
     flat = learner.optimizer.parameters
     steps = max(BLOCK_STEPS, config.num_envs)
@@ -56,7 +59,7 @@ def start_actors(setup: Setup, learner: QLearner, maker: ItemMaker, replay: Repl
         raise
 
 
-def _plan(setup: Setup, maker: ItemMaker, behaviour: MakeBehaviour, index: int) -> ActorPlan:
+def _plan(setup: Setup, learner: QLearner, maker: ItemMaker, behaviour: MakeBehaviour, index: int) -> ActorPlan:
     """Actor 0 is the local run's; the others draw from seeds of their own, and their environments' numbers follow its."""
     config = setup.config
     numbers = _numbers(setup, index)
@@ -72,7 +75,15 @@ def _plan(setup: Setup, maker: ItemMaker, behaviour: MakeBehaviour, index: int) 
     )
     seed = setup.seeds.actor if index == 0 else _seed(setup, index, 0)
     threads = int(config.threads) if config.lockstep else 1
-    return ActorPlan(envs, maker, behaviour(numbers, seed), seed, threads)
+    first = FirstPriorities(learner, seed=seed) if actors_rank(config) else None
+    return ActorPlan(envs, maker, behaviour(numbers, seed), seed, threads, first)
+
+
+def actors_rank(config: TrainConfig) -> bool:
+    """Whether new items come with the actors' own priorities: `initial_priority`, where `auto` is max in lockstep, as in a local run."""
+    settings = config.settings
+    assert isinstance(settings, ValueSettings)  # actors need a value-based row
+    return settings.prioritized and not config.lockstep and settings.initial_priority != "max"
 
 
 def _step_bytes(setup: Setup) -> int:
