@@ -77,7 +77,7 @@ class Progress(Callback):
             parts.append(f"return {record['rollout/ep_rew_mean']:.1f}")
         if "rollout/exploration_rate" in record:
             parts.append(f"ε {record['rollout/exploration_rate']:.2f}")
-        left = (run.total - run.clock.env_steps) / max(record["time/fps"], 1e-9)
+        left = max(0, run.total - run.clock.env_steps) / max(record["time/fps"], 1e-9)
         parts.append(f"{left:.0f} s left")
         self._console.print("  ".join(parts), highlight=False)
 

@@ -10,9 +10,9 @@ import numpy as np
 from rl_training.data.sequences import joined
 from rl_training.types import EnvStep, Episode, Items, State
 
-BLOCK_STEPS = 128
+BLOCK_STEPS = 64
 """Environment steps of a block, at most: enough that sending it costs little beside them, few enough to be learned from while new."""
-BLOCK_SECONDS = 0.1
+BLOCK_SECONDS = 0.25
 """A block of slow environments is sent after so long, whatever it holds by then."""
 
 
