@@ -103,6 +103,16 @@ def test_importance_weights_act_in_both_branches_of_huber(reward: float, loss: f
     torch.testing.assert_close(grad, torch.tensor([1.25 * slope, 0.0]))
 
 
+def test_the_squared_error_has_no_line() -> None:
+    # As before, but L = δ² and dL/dQ = −2δ: with δ = 3, 9 and −6, times the mean weight 1.25.
+    algorithm = table_dqn(loss="mse")
+    batch = step_01(2, weights=[0.5, 2.0])
+    assert float(algorithm.evaluate_loss(batch)[0].detach()) == pytest.approx(1.25 * 9.0)
+    torch.testing.assert_close(algorithm.gradient(batch).parameters[1], torch.tensor([1.25 * -6.0, 0.0]))
+    with pytest.raises(ValueError, match="loss must be one of huber, mse"):
+        table_dqn(loss="mae")
+
+
 def test_dqn_loss_is_the_pure_form() -> None:
     # δ = 4 − 1 = 3 and 0 − 3 = −3 → Huber 2.5 each; weights 1 and .5: mean 1.875
     q_values = torch.tensor([[1.0, 2.0], [5.0, 3.0]], requires_grad=True)

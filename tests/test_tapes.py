@@ -97,7 +97,7 @@ class Squared(Rule):
 
 
 @pytest.mark.parametrize("numba", [False, True])
-@pytest.mark.parametrize("head", ["scalar", "categorical", "quantile", "own"])
+@pytest.mark.parametrize("head", ["scalar", "squared", "categorical", "quantile", "own"])
 def test_a_learner_with_hand_gradients_makes_the_same_update(head: Any, numba: bool) -> None:
     batch = {
         "obs": torch.randn(16, 5),
@@ -109,12 +109,14 @@ def test_a_learner_with_hand_gradients_makes_the_same_update(head: Any, numba: b
     }
     learned, reported = [], []
     for by_hand in (True, False):
-        net = network("scalar" if head == "own" else head, True, True, (8, 8)).float()
+        kind = "scalar" if head in ("own", "squared") else head
+        net = network(kind, True, True, (8, 8)).float()
+        options: Any = {"num_atoms": 7, "v_min": -3.0, "v_max": 3.0, "loss": "mse" if head == "squared" else "huber"}
         learner = QLearner(
             net,
             view=TransitionView(gamma=0.9),
             backup=DoubleBackup(),
-            rule=Squared() if head == "own" else make_rule(head, num_atoms=7, v_min=-3.0, v_max=3.0),
+            rule=Squared() if head == "own" else make_rule(kind, **options),
             learning_rate=1e-2,
             target_update_interval=3,
             max_grad_norm=0.5,

@@ -29,6 +29,7 @@ Tensors and arrays go to safetensors, the rest to JSON (arrays come back as tens
 
 ActivationName: TypeAlias = Literal["relu", "tanh", "elu", "gelu", "silu"]
 OptimizerName: TypeAlias = Literal["adam", "adamw", "radam"]
+LossName: TypeAlias = Literal["huber", "mse"]
 
 
 STATE_NAMES = ("initial_h", "initial_c")

@@ -17,7 +17,7 @@ from rl_training.errors import ConfigError
 from rl_training.experiment.explain import did_you_mean, one_line
 from rl_training.experiment.network_parts import known_core, known_torso
 from rl_training.experiment.schedules import OrSchedule, Schedule
-from rl_training.types import ActivationName, OptimizerName
+from rl_training.types import ActivationName, LossName, OptimizerName
 
 Unit = Annotated[float, Field(ge=0.0, le=1.0)]
 Positive = Annotated[float, Field(gt=0.0)]
@@ -56,6 +56,7 @@ class Needs:
 
 
 PRIORITIZED = Needs("prioritized", (True,))
+SCALAR = Needs("head", ("scalar",))
 CATEGORICAL = Needs("head", ("categorical",))
 QUANTILE = Needs("head", ("quantile", "implicit"))
 IMPLICIT = Needs("head", ("implicit",))
@@ -152,6 +153,7 @@ class ValueSettings(LearningSettings):
     noisy: bool = False
     noisy_sigma: Annotated[Positive, Needs("noisy", (True,))] = 0.5
     head: Literal["scalar", "categorical", "quantile", "implicit"] = "scalar"
+    loss: Annotated[LossName, SCALAR] = "huber"  # of the TD error
     num_atoms: Annotated[int, Field(ge=2, le=10_000), CATEGORICAL] = 51
     v_min: Annotated[float, CATEGORICAL] = -10.0
     v_max: Annotated[float, CATEGORICAL] = 10.0

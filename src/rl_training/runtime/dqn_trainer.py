@@ -56,7 +56,7 @@ def build_learner(setup: Setup, settings: ValueSettings, network: ValueNetwork, 
         return QRDQN(network, gamma=gamma, backup=backup, kappa=settings.kappa, **keywords)
     if settings.head == "implicit":
         return IQN(network, gamma=gamma, backup=backup, kappa=settings.kappa, **keywords)
-    return DQN(network, gamma=gamma, backup=backup, **keywords)
+    return DQN(network, gamma=gamma, backup=backup, loss=settings.loss, **keywords)
 
 
 def build_parts(setup: Setup, rule: Rule | None = None, backup: Backup | None = None) -> ValueParts:

@@ -84,7 +84,15 @@ def build_parts(setup: Setup, algorithm: type[DRQN] = DRQN, rule: Rule | None = 
 
 def rule_of(s: RecurrentSettings) -> Rule:
     """The rule of the row's head."""
-    return make_rule(s.head, kappa=s.kappa, v_min=s.v_min, v_max=s.v_max, num_atoms=s.num_atoms, value_rescaling=s.value_rescaling)
+    return make_rule(
+        s.head,
+        loss=s.loss,
+        kappa=s.kappa,
+        v_min=s.v_min,
+        v_max=s.v_max,
+        num_atoms=s.num_atoms,
+        value_rescaling=s.value_rescaling,
+    )
 
 
 def train_recurrent(

@@ -82,8 +82,10 @@ def loss_gradient(td: TDLoss) -> Tensor:
     return torch.autograd.grad(loss, chosen)[0]
 
 
-def _huber(td: TDLoss) -> Tensor:
-    return (td.chosen - td.target).clamp_(-1, 1)  # H₁'(x) = x where |x| ≤ 1, else its sign
+def _scalar(td: TDLoss) -> Tensor:
+    assert isinstance(td.rule, ScalarRule)
+    difference = td.chosen - td.target
+    return difference.mul_(2) if td.rule.squared else difference.clamp_(-1, 1)  # H₁'(x) = x where |x| ≤ 1, else its sign
 
 
 def _cross_entropy(td: TDLoss) -> Tensor:
@@ -104,7 +106,7 @@ def _pairwise_quantile(td: TDLoss) -> Tensor:
 
 
 _CLOSED_FORMS: dict[type[Rule], Callable[[TDLoss], Tensor]] = {
-    ScalarRule: _huber,
+    ScalarRule: _scalar,
     CategoricalRule: _cross_entropy,
     NumbaCategoricalRule: _cross_entropy,
     ScatteredCategoricalRule: _cross_entropy,
