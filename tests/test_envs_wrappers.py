@@ -64,17 +64,12 @@ def test_frame_stack_joins_vectors_oldest_first_and_repeats_the_first_at_a_start
     assert end.obs.tolist() == [[0, 0, 0]]  # nothing of the last episode is left
 
 
-def test_frame_stack_puts_a_new_axis_before_images() -> None:
+def test_frame_stack_of_images_is_the_adapters() -> None:
     class Image(Counting):
         observation_space = gym.spaces.Box(0, 255, (2, 2), np.uint8)
 
-        def _observe(self) -> Any:
-            return np.full((2, 2), self.time, np.uint8)
-
-    envs = make_envs(Image, num_envs=1, seed=0, env_kwargs={"wrappers": [{"frame_stack": {"size": 2}}], "image_channels": "first"})
-    envs.reset()
-    obs = envs.step(act(0)).obs
-    assert obs.shape == (1, 2, 2, 2) and obs.dtype == np.uint8 and obs[0, :, 0, 0].tolist() == [0, 1]
+    with pytest.raises(UserError, match=r"for images say env_kwargs\.frame_stack: 2"):
+        make_envs(Image, num_envs=1, seed=0, env_kwargs={"wrappers": [{"frame_stack": {"size": 2}}]})
 
 
 def test_append_action_reward_is_zero_at_a_start_and_one_hot_after() -> None:

@@ -61,6 +61,7 @@ class FrameNumbers:
         self._next = NO_FRAME + 1
         self._stacks = np.zeros((num_envs, stack), np.int64)  # ids of each environment's current observation, oldest first
         self._new: list[tuple[Array, Array]] = []  # frames that nobody has taken yet, and their stacks
+        self.num_new = 0  # how many those are
 
     def number(self, step: Step) -> Step:
         """The same step with ids [E] in the place of `obs` and `next_obs`."""
@@ -85,21 +86,17 @@ class FrameNumbers:
             return
         self._stacks[envs, -1] = np.arange(self._next, self._next + count)
         self._next += count
+        self.num_new += count
         newest = observations.reshape(self.num_envs, self.stack, -1)[:, -1]
         # All of them as they are: arrays of a step are never written to again (see envs/vector.py).
         self._new.append((newest if count == self.num_envs else newest[envs], self._stacks[envs]))
-
-    @property
-    def num_new(self) -> int:
-        """Frames that nobody has taken yet."""
-        return sum(len(frames) for frames, _ in self._new)
 
     def take(self) -> Items:
         """The frames that are new since the last time, to go with the items that name them; {}: there are none."""
         if not self._new:
             return {}
         frames, stacks = ([each[part] for each in self._new] for part in (0, 1))
-        self._new = []
+        self._new, self.num_new = [], 0
         return {FRAMES: frames[0] if len(frames) == 1 else np.concatenate(frames), STACKS: np.concatenate(stacks)}
 
     def drop(self, env_indices: Any) -> None:
@@ -115,6 +112,7 @@ class FrameNumbers:
         if stacks.shape != self._stacks.shape or not 1 <= upcoming < 2**62 or (stacks < 0).any() or (stacks >= upcoming).any():
             raise ValueError(f"saved frame numbers are not those of {self.num_envs} stacks of {self.stack}")
         self._next, self._stacks, self._new = upcoming, stacks.astype(np.int64), []
+        self.num_new = 0
 
 
 class FrameStore:

@@ -14,6 +14,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from rl_training.envs import chain as _chain  # noqa: F401  (importing it registers rl_training/Chain-v0 and rl_training/MemoryChain-v0)
+from rl_training.envs.atari.presets import FRAME_STACK as ATARI_STACK
 from rl_training.envs.atari.source import PREFIX as ATARI_PREFIX
 from rl_training.envs.atari.source import AtariSource, import_ale
 from rl_training.envs.episodes import FAILURES, ReplayableEpisodes, one_line
@@ -25,6 +26,7 @@ from rl_training.envs.minatar import register_games
 from rl_training.envs.normalize import ObservationNormalizer, RewardNormalizer
 from rl_training.envs.serial import SerialVectorEnv
 from rl_training.envs.spaces import require_spaces
+from rl_training.envs.stacking import KEY as FRAME_STACK
 from rl_training.envs.vector import VectorEnvs
 from rl_training.envs.workers import WorkerVectorEnv
 from rl_training.envs.wrappers import Wrappers, parse_wrappers
@@ -36,7 +38,7 @@ EnvSource: TypeAlias = str | Callable[..., gym.Env[Any, Any]]
 Source: TypeAlias = EnvSpec | Callable[..., gym.Env[Any, Any]]  # an AtariSource is such a callable
 Vectorization: TypeAlias = Literal["auto", "sync", "async", "native"]
 
-OURS = ("wrappers", IMAGE_CHANNELS)
+OURS = ("wrappers", IMAGE_CHANNELS, FRAME_STACK)
 """The keys of `env_kwargs` that are not the environment's."""
 
 
@@ -58,7 +60,8 @@ def make_envs(
     """Makes `num_envs` environments behind one adapter.
 
     env: a registered id, `module:Id`, what `find_env` found, or a callable that returns an environment. `env_kwargs` goes to it, except
-    `wrappers` (wrappers.py) and `image_channels` (images.py); for `ALE/…` it names the parts of a protocol (atari/presets.py).
+    `wrappers` (wrappers.py), `image_channels` (images.py) and `frame_stack` (stacking.py); for `ALE/…` it names the parts of a protocol
+    (atari/presets.py).
     vectorization: `auto` is the lean loop in this process; `sync` and `async` are Gymnasium's; all three resume exactly. `native` is the
     environment's own vector form, whose episodes restart on resume.
     first_index: the number of the first environment: an episode's seed is made from its environment's number.
@@ -75,8 +78,11 @@ def make_envs(
         raise UserError(f"vectorization must be one of {', '.join(get_args(Vectorization))}, not {vectorization!r}")
     if num_envs < 1:
         raise UserError(f"num_envs must be at least 1, not {num_envs}")
+    stack = kwargs.pop(FRAME_STACK, None)
     source, kwargs = _find_source(env, kwargs)
     protocol = source.protocol if isinstance(source, AtariSource) else None
+    if stack is None:
+        stack = 1 if protocol is None else ATARI_STACK
     vector_env: VectorEnv[Any, Any, Any]
     if vectorization == "native":
         vector_env = _make_native(source, num_envs, kwargs, wrappers)
@@ -96,6 +102,7 @@ def make_envs(
             clip_rewards=protocol is not None and protocol.clip_rewards,
             life_loss=protocol is not None and protocol.terminal_on_life_loss,
             notes=source.notes(native=vectorization == "native") if isinstance(source, AtariSource) else {},
+            frame_stack=stack,
         )
     except UserError:
         vector_env.close()
@@ -113,7 +120,7 @@ def _find_source(env: EnvSource | EnvSpec, kwargs: dict[str, Any]) -> tuple[Sour
     source = find_env(env) if isinstance(env, str) else env
     if not isinstance(source, EnvSpec) or not source.id.startswith(ATARI_PREFIX):
         return source, kwargs
-    parts = {key: value for key, value in kwargs.items() if key not in ("render_mode", "frame_stack")}
+    parts = {key: value for key, value in kwargs.items() if key != "render_mode"}
     rendering = {"render_mode": kwargs["render_mode"]} if "render_mode" in kwargs else {}
     return AtariSource.of(source, parts), rendering
 

@@ -30,6 +30,7 @@ from rl_training.envs.masks import MaskError, VectorMasks
 from rl_training.envs.normalize import ObservationNormalizer, RewardNormalizer
 from rl_training.envs.restoring import EpisodeKeeper, Workers
 from rl_training.envs.spaces import describe_action_space, first_action
+from rl_training.envs.stacking import FrameStacker, require_stack
 from rl_training.errors import CheckpointError, RunError, UserError
 from rl_training.types import EnvStep, Episode, RawStep, State
 
@@ -54,7 +55,8 @@ class VectorEnvs:
     `replayable` says that every environment is wrapped in `ReplayableEpisodes`: then `state_dict` holds each episode's number and actions,
     and `load_state_dict` plays them again. Otherwise `seed` seeds each `reset`, and episodes restart on resume (`resume_note` says so).
 
-    Images come out channels first, whatever form the environments give them in (images.py); `image_channels` says which axis that is.
+    Images come out channels first, whatever form the environments give them in (images.py); `image_channels` says which axis that is,
+    and `frame_stack` how many of them an observation is (stacking.py).
     `clip_rewards` gives out rewards clipped to ±1; returns stay the environments' own. `life_loss` says which steps lost a life (lives.py).
     `notes` is what a run's metadata says of the environments.
     first_index: the number of the first one, where they are not the only environments of a run.
@@ -76,6 +78,7 @@ class VectorEnvs:
         clip_rewards: bool = False,
         life_loss: bool = False,
         notes: Mapping[str, str] | None = None,
+        frame_stack: int = 1,
     ) -> None:
         mode = vector_env.metadata.get("autoreset_mode")
         if not isinstance(mode, AutoresetMode):
@@ -108,7 +111,12 @@ class VectorEnvs:
         self._tick = 0  # vector steps; an episode's length is the ticks since it began
         self._began = np.zeros(num, np.int64)
         self._finished = np.zeros((2, num), np.int64)  # episodes finished, and the steps in them
-        self._raw: Array = np.zeros(0)  # the current observations before normalisation: what a replay must arrive at
+        self._stacker: FrameStacker | None = None
+        self.frame_stack = require_stack(frame_stack, images=self.image is not None)
+        if self.image is not None and self.frame_stack > 1:
+            self._stacker = FrameStacker(num, self.frame_stack, self.image.space)
+            self.single_observation_space = self._stacker.space  # from here on, `_shape` is of what the environments give
+        self._raw: Array = np.zeros(0)  # the current observations, single and before normalisation: what a replay must arrive at
         self.obs: Array = self._raw
         self._masks: VectorMasks | None = None
         self._masks_are_known = False  # from the first reset on
@@ -192,6 +200,8 @@ class VectorEnvs:
                 obs = self._reset_some(obs, ended)
 
         self._raw, raw = obs, None
+        if self._stacker is not None:
+            obs, final_obs = self._stacker.step(obs, final_obs, is_first)
         if self.normalizes:
             raw = RawStep(obs, final_obs, rewards.astype(np.float32))
         if self.observation_normalizer is not None:
@@ -210,7 +220,7 @@ class VectorEnvs:
     @property
     def raw_obs(self) -> Array:
         """`obs` before normalisation."""
-        return self._raw
+        return self.obs if self.observation_normalizer is None else self._raw
 
     def close(self) -> None:
         """Never raises: whoever closes has done what it came for, or an error of its own to tell."""
@@ -235,6 +245,8 @@ class VectorEnvs:
             "resets": self._resets,
             "statistics": self.statistics(),
         }
+        if self._stacker is not None:
+            state["stacks"] = self.obs.copy()
         return state if self._episodes is None else state | self._episodes.state_dict()
 
     def load_state_dict(self, state: State) -> Restored:
@@ -258,6 +270,8 @@ class VectorEnvs:
         if states and len(states) != self.num_envs:
             raise CheckpointError(f"the checkpoint holds {len(states)} states of environments, this run has {self.num_envs}")
         obs, restored = self._episodes.restore(saved, states, lambda **options: self._read(self._guarded_reset(**options)))
+        if self._stacker is not None:
+            self._stacker.load(saved["stacks"])
         self._arrive(obs, ~restored)
         self._returns = np.where(restored, saved["returns"], 0.0)
         self._began = np.where(restored, -saved["lengths"], 0)
@@ -330,9 +344,12 @@ class VectorEnvs:
         return obs
 
     def _arrive(self, obs: Array, new: Array) -> Array:
-        """Makes these the current observations, as `_read` gave them; `new` [E] are those the normaliser has not seen."""
+        """Makes these the current observations, as `_read` gave them; `new` [E] are those the normaliser has not seen, and that begin a
+        stack."""
         self._raw = obs
         self._require_finite("an observation", obs)
+        if self._stacker is not None:
+            obs = self._stacker.begin(obs, new)
         if self.observation_normalizer is not None:
             obs, _ = self.observation_normalizer.step(obs, obs, new, self._none)
         self.obs = obs

@@ -20,6 +20,7 @@ from rl_training.envs.episodes import FAILURES, one_line
 from rl_training.envs.images import is_image
 from rl_training.envs.masks import KEY as MASK
 from rl_training.envs.normalize import ObservationNormalizer, RewardNormalizer
+from rl_training.envs.stacking import KEY as FRAME_STACK
 from rl_training.errors import SpaceError, UserError
 from rl_training.types import Array
 
@@ -134,6 +135,8 @@ class _FrameStack(gym.Wrapper[Any, Any, Any, Any]):
         space = env.observation_space
         if not isinstance(space, spaces.Box):
             raise SpaceError(f"wrapper frame_stack needs a Box observation, not {space}; put `flatten` before it")
+        if is_image(space):
+            raise UserError(f"wrapper frame_stack is for vectors: for images say env_kwargs.{FRAME_STACK}: {size!r:.60}")
         if not _is_whole(size, 1) or size > MAX_FRAMES:
             raise UserError(f"wrapper frame_stack: size must be a whole number of at least 1 and at most {MAX_FRAMES:,}, not {size!r:.60}")
         self._frames: deque[Any] = deque(maxlen=size)

@@ -44,6 +44,7 @@ class ActingModule(nn.Module):
         if len(network.initial_state(1)) > len(STATE_INPUTS):
             raise UserError(f"only a state of up to {len(STATE_INPUTS)} parts ({', '.join(STATE_INPUTS)}) can be exported")
         self.image, self.masked = policy.image, bool(policy.spaces.get("action_masks"))
+        self.read_shape = tuple(policy.spaces["obs_shape"])
         normalizer = policy.normalizer
         self.clip = None if normalizer is None else float(normalizer.clip)
         # float64, as the package normalises
@@ -80,11 +81,12 @@ class ActingModule(nn.Module):
         return actions + self.first_action if self.first_action else actions
 
     def _channels_first(self, obs: Tensor) -> Tensor:
-        """What `ImageForm.read` does."""
+        """What `ImageForm.read` does, of one image or several that are stacked."""
         if self.image is None:
             return obs
-        moved = obs.permute(0, *(1 + axis for axis in self.image.axes)).to(torch.uint8)
-        return moved if moved.ndim == 4 else moved.unsqueeze(1)
+        lead = obs.ndim - len(self.image.axes)
+        moved = obs.permute(*range(lead), *(lead + axis for axis in self.image.axes)).to(torch.uint8)
+        return moved.reshape(-1, *self.read_shape)
 
     def _normalized(self, obs: Tensor) -> Tensor:
         if self.shift is None or self.scale is None or self.clip is None:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from typing_extensions import Self
 
+from rl_training.envs.stacking import MAX_STACK
 from rl_training.errors import CheckpointError
 from rl_training.experiment.explain import one_line
 
@@ -74,6 +75,7 @@ class _Spaces(BaseModel):
     obs_shape: Shape
     obs_dtype: Dtype
     image: _Image | None = None
+    frame_stack: Annotated[int, Field(ge=1, le=MAX_STACK)] = 1  # images in one observation
     action_masks: bool = False  # whether the environments say which actions are allowed
     action: _Action
     num_actions: Annotated[int, Field(ge=1, le=MAX_ACTIONS)] | None = None
@@ -84,8 +86,10 @@ class _Spaces(BaseModel):
             raise ValueError(f"obs_shape must have at most {MAX_ELEMENTS:,} elements")
         if self.image is not None:
             moved = tuple(self.image.shape[axis] for axis in self.image.axes)
-            if len(self.obs_shape) != 3 or self.obs_shape[1:] != moved[-2:]:
-                raise ValueError(f"obs_shape is {self.obs_shape}, but image.shape is {self.image.shape}")
+            channels = self.frame_stack * (1 if len(moved) == 2 else moved[0])
+            if self.obs_shape != (channels, *moved[-2:]):
+                stacked = "" if self.frame_stack == 1 else f" and frame_stack {self.frame_stack}"
+                raise ValueError(f"obs_shape is {self.obs_shape}, but image.shape is {self.image.shape}{stacked}")
         if self.action.kind == "discrete" and self.num_actions != self.action.n:
             raise ValueError(f"num_actions is {self.num_actions}, but action.n is {self.action.n}")
         return self

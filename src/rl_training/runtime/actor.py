@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 import torch
 
+from rl_training.data.frames import FrameNumbers
 from rl_training.data.generators import generator_state, load_generator_state
 from rl_training.data.rollout_buffer import RolloutBuffer
 from rl_training.data.sequences import joined
@@ -114,6 +115,40 @@ class ReplayFeed:
 
     def load_state_dict(self, state: State) -> None:
         self.maker.load_state_dict(state)
+
+
+class FramedFeed(ReplayFeed):
+    """A `ReplayFeed` whose items name observations by the ids of their frames, and bring the frames that are new."""
+
+    MOST_FRAMES = 512  # kept back
+
+    def __init__(self, maker: ItemMaker, replay: TakesItems, numbers: FrameNumbers, refresh: Callable[[], None] | None = None) -> None:
+        super().__init__(maker, replay, refresh)
+        self._numbers = numbers
+        self._push = lambda step: maker.push(numbers.number(step))
+
+    def push(self, step: Step) -> None:
+        super().push(step)
+        if self._numbers.num_new >= self.MOST_FRAMES:
+            self.flush()
+
+    def flush(self) -> None:
+        frames = self._numbers.take()
+        if frames:
+            self._replay.add_items({**joined(self._kept), **frames})
+            self._kept.clear()
+        super().flush()
+
+    def drop(self, env_indices: Array) -> None:
+        self._numbers.drop(env_indices)
+        super().drop(env_indices)
+
+    def state_dict(self) -> State:
+        return {"items": super().state_dict(), "frames": self._numbers.state_dict()}
+
+    def load_state_dict(self, state: State) -> None:
+        super().load_state_dict(state["items"])
+        self._numbers.load_state_dict(state["frames"])
 
 
 class RolloutFeed:

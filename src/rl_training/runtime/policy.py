@@ -35,8 +35,10 @@ class Policy:
         else:
             self._behaviour = EpsilonGreedy(lambda _: epsilon, num_actions=spaces["num_actions"], learning_starts=0, seed=seed)
         self.image = None if spaces.get("image") is None else ImageForm.from_described(spaces["image"])
-        # what is given is as the environment gives it; an image becomes channels first here
-        self.obs_shape = tuple(spaces["obs_shape"]) if self.image is None else self.image.shape
+        # what is given is as the environment gives it, several images oldest first; they become channels first here
+        stack = spaces.get("frame_stack", 1)
+        stacked = () if stack == 1 else (stack,)
+        self.obs_shape = tuple(spaces["obs_shape"]) if self.image is None else (*stacked, *self.image.shape)
         self.obs_dtype: str = spaces["obs_dtype"] if self.image is None else self.image.dtype
         self.first_action = first_action(spaces["action"])
 
@@ -48,8 +50,17 @@ class Policy:
         single = array.shape == self.obs_shape
         batch = array[None] if single else array
         if self.image is not None:
-            batch = self.image.read(batch)
+            batch = self.image.read(batch).reshape(len(batch), *self.spaces["obs_shape"])
         return (batch if self.normalizer is None else self.normalizer.normalize(batch)), single
+
+    def one_of_stack(self, obs: Any) -> Array | None:
+        """The image that `obs` is, where the network reads several and `obs` is a single one."""
+        if self.image is None or self.obs_shape == self.image.shape:
+            return None
+        try:
+            return read_observation(obs, self.image.shape, self.obs_dtype)
+        except UserError:
+            return None
 
     @torch.inference_mode()
     def outputs(

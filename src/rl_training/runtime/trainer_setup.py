@@ -146,7 +146,7 @@ def describe_spaces(envs: VectorEnvs) -> dict[str, Any]:
     """What a network needs to know of the environment, as a manifest can hold it."""
     obs, action = envs.single_observation_space, describe_action_space(envs.single_action_space)
     counted = {"num_actions": action["n"]} if "n" in action else {}
-    image = {} if envs.image is None else {"image": envs.image.describe()}
+    image = {} if envs.image is None else {"image": envs.image.describe(), "frame_stack": envs.frame_stack}
     return {"obs_shape": list(obs.shape or ()), "obs_dtype": str(obs.dtype), **image, "action": action, **counted}
 
 
@@ -242,7 +242,8 @@ def prepare(config: TrainConfig, env: EnvSource | None) -> Setup:
     if said := conventions(config.env_id, config.env_kwargs):
         notes["environment"] = said
     if envs.image is not None:
-        notes["observations"] = str(envs.image)
+        stacked = "" if envs.frame_stack == 1 else f", the last {envs.frame_stack} of them stacked"
+        notes["observations"] = f"{envs.image}{stacked}"
     if torso:
         notes["torso"] = torso
     chosen = {"device": found.device.value, "threads": int(found.threads.value), "precision": found.precision.value}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ from rl_training.algorithms.backups import Backup
 from rl_training.algorithms.munchausen import MunchausenBackup
 from rl_training.algorithms.q_learner import QLearner
 from rl_training.algorithms.schedules import Schedule, epsilon_ladder
+from rl_training.data.frames import FrameLayout, FrameNumbers
 from rl_training.data.normalized import NormalizedReplay
 from rl_training.data.replay import Replay
 from rl_training.data.storage import Field
@@ -19,7 +21,7 @@ from rl_training.models.heads import HeadKeywords
 from rl_training.models.network import Network
 from rl_training.runtime import schedules
 from rl_training.runtime.accelerate import accelerate_acting, accelerate_updates
-from rl_training.runtime.actor import Actor, ItemMaker, ReplayFeed
+from rl_training.runtime.actor import Actor, FramedFeed, ItemMaker, ReplayFeed
 from rl_training.runtime.behaviour import EpsilonGreedy
 from rl_training.runtime.cadence import UpdatePlan
 from rl_training.runtime.off_policy import SampledUpdates, train_off_policy
@@ -79,6 +81,9 @@ def replay_keywords(setup: Setup, settings: ValueSettings, backup: Backup) -> di
     }
     if settings.prioritized:
         keywords |= {"alpha": settings.prioritized_alpha, "priority_eps": settings.priority_eps}
+    if stores_frames(setup):
+        frames = setup.spaces["frame_stack"]
+        keywords["frames"] = FrameLayout(frames, spare=setup.config.num_envs * (settings.n_step + frames))
     masks = setup.envs.action_masks
     extra = dict(setup.previous_fields)
     if masks is not None:
@@ -87,17 +92,25 @@ def replay_keywords(setup: Setup, settings: ValueSettings, backup: Backup) -> di
     return {**keywords, "extra": extra}
 
 
+def stores_frames(setup: Setup) -> bool:
+    """Whether frames are stored once: of images, where whoever acts is here."""
+    return "image" in setup.spaces and not setup.config.actors
+
+
 def make_feed(setup: Setup, maker: ItemMaker, held: Replay, *, clip_rewards: bool) -> tuple[Replay, ReplayFeed]:
     """The replay as it is learned from, and the way into it. Where the environments normalise, it holds raw values.
 
     clip_rewards: its rewards are those of single steps.
     """
-    envs = setup.envs
-    if not envs.normalizes:
-        return held, ReplayFeed(maker, held)
-    units: dict[str, Any] = {"observations": envs.observation_normalizer, "rewards": envs.reward_normalizer}
-    replay = NormalizedReplay(held, **units, clip_rewards=clip_rewards, device=setup.device)
-    return replay, ReplayFeed(maker, replay, replay.refresh)
+    envs, replay = setup.envs, held
+    refresh: Callable[[], None] | None = None
+    if envs.normalizes:
+        units: dict[str, Any] = {"observations": envs.observation_normalizer, "rewards": envs.reward_normalizer}
+        replay = normalized = NormalizedReplay(held, **units, clip_rewards=clip_rewards, device=setup.device)
+        refresh = normalized.refresh
+    if stores_frames(setup):
+        return replay, FramedFeed(maker, replay, FrameNumbers(setup.spaces["frame_stack"], envs.num_envs), refresh)
+    return replay, ReplayFeed(maker, replay, refresh)
 
 
 def exploration(settings: ValueSettings, horizon: int, num_envs: int) -> Schedule | Array:

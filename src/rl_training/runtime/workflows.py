@@ -15,6 +15,7 @@ import torch
 from rl_training.envs.factory import EnvSource, make_envs
 from rl_training.envs.normalize import ObservationNormalizer
 from rl_training.envs.spaces import require_same_spaces
+from rl_training.envs.stacking import RecentFrames
 from rl_training.envs.vector import VectorEnvs
 from rl_training.envs.wrappers import parse_wrappers
 from rl_training.errors import CheckpointError, ConfigError, RunError, UserError
@@ -186,10 +187,12 @@ def predict(
     "episode_start": true, "action_mask": [1, 0, ...], "reward": 1.0}`, of which only `obs` must be there. Without a mask every action may
     be chosen; the reward is for a row that reads what led to an observation (`previous_action_reward`), beside its own last action.
     A recurrent row carries its state from one to the next and forgets it at an episode's start.
+    Where images are stacked, `obs` is the last of them [K, ...], oldest first, or one image, to which those before it are remembered.
     Where `obs` is a mapping, it is what a Dict environment gives, and the run's wrappers make of it what the network reads.
     """
     checkpoint, policy = with_checkpoint(path, lambda found: (found, policy_of(found, device)))
     wrapped: WrappedObservations | None = None
+    recent = RecentFrames(policy.spaces.get("frame_stack", 1))
     answer: dict[str, Any] = {}
     state = None
     for number, given in enumerate(observations, 1):
@@ -200,6 +203,8 @@ def predict(
         with _naming(number):
             if isinstance(obs, Mapping) and wrapped is not None:
                 obs = wrapped(obs, answer.get("action"), episode_start)
+            if (frame := policy.one_of_stack(obs)) is not None:
+                obs = recent(frame, episode_start)
             led = None if reward is None or "action" not in answer else ([answer["action"]], [reward])
             answer, state = policy.answer(obs, state, [episode_start], mask, previous=led)
         yield answer
