@@ -311,7 +311,7 @@ def test_environments_are_restored_from_the_emulators_state(vectorization: Any) 
     for saved in (state | {"actions": wrong_actions}, state | {"states": broken}):
         restored = again.load_state_dict(saved)
         assert restored.restored.all()
-        np.testing.assert_array_equal(restored.obs, state["obs"])
+        np.testing.assert_array_equal(restored.obs, state["stacks"])
         for row, step in zip(actions[70:], steps, strict=True):
             now = again.step(row)
             np.testing.assert_array_equal(now.obs, step.obs)

@@ -19,6 +19,7 @@ from rl_training.data.frames import FrameNumbers
 from rl_training.envs.factory import make_envs
 from rl_training.envs.vector import VectorEnvs
 from rl_training.errors import UserError
+from rl_training.exchange.export import export_policy
 from rl_training.experiment.checkpointing import open_checkpoint
 from rl_training.experiment.config import TrainConfig
 from rl_training.runtime import value_based
@@ -132,30 +133,13 @@ def config_of(algo: str, output: Path, **changes: Any) -> TrainConfig:
     return TrainConfig(algo=algo, env_id="callable:Clock", algo_kwargs=given, **{**fields, **changes})
 
 
-def whole_stacks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Value-based rows store every stack whole, as those of vectors do."""
-    keywords, feed = value_based.replay_keywords, value_based.make_feed
-
-    def without_image(setup: Any) -> Any:
-        import dataclasses
-
-        return dataclasses.replace(setup, spaces={key: value for key, value in setup.spaces.items() if key != "image"})
-
-    def unframed(setup: Any, settings: Any) -> Any:
-        return keywords(without_image(setup), settings)
-
-    for module in ("dqn_trainer", "drqn_trainer"):
-        monkeypatch.setattr(f"rl_training.runtime.{module}.replay_keywords", unframed)
-        monkeypatch.setattr(f"rl_training.runtime.{module}.make_feed", lambda setup, *args, **how: feed(without_image(setup), *args, **how))
-
-
 @pytest.mark.parametrize("algo", ["dqn", "rainbow_dqn", "r2d2"])
 def test_a_run_learns_what_it_would_from_whole_stacks(algo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """To the byte, while the ring is not full: from then on a uniform draw counts its slots from the oldest item."""
     once = train(config_of(algo, tmp_path / "once"), env=Clock)
     replay = open_checkpoint(once.run_dir).load_replay()
     assert replay is not None and replay["frames"]["rows"].shape[1] == 12 * 12 * 2 // 8
-    whole_stacks(monkeypatch)
+    monkeypatch.setattr(value_based, "stores_frames", lambda setup: False)
     whole = train(config_of(algo, tmp_path / "whole"), env=Clock)
     stored = open_checkpoint(whole.run_dir).load_replay()
     assert stored is not None and "frames" not in stored
@@ -201,6 +185,7 @@ def test_the_checkpoints_policy_reads_stacks_and_single_images(tmp_path: Path) -
     np.testing.assert_allclose(list(predict(result.run_dir, start, env=Clock))[1]["q_values"], fresh, rtol=1e-6)
     with pytest.raises(UserError, match=r"must have shape \(3, 12, 12, 2\)"):
         policy.predict(frames[0])
+    export_policy(result.run_dir, tmp_path / "policy.pt2")  # held against the package before it is written
 
 
 def test_frames_are_not_kept_back_for_long() -> None:
