@@ -51,8 +51,10 @@ class Call:
                 call.error = ActorDiedError("killed")
                 continue
             try:
-                given = [each.value if isinstance(each, Reference) else each for each in call.arguments]
+                given = [FakeRay().get(each) if isinstance(each, Reference) else each for each in call.arguments]
                 call.result = getattr(process.object(), call.method)(*given)
+            except RayError as error:
+                call.error = error
             except Exception as error:
                 call.error = RayTaskError(error)
 

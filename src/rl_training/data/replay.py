@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
     from torch import Tensor
 
     from rl_training.data.generators import Generator
@@ -22,6 +25,17 @@ class Memory(Protocol):
         ...
 
     def load_state_dict(self, state: State) -> None: ...
+
+
+@runtime_checkable
+class WritesFiles(Protocol):
+    """A memory whose parts are elsewhere, each of which writes its own file of a checkpoint, beside what `state_dict` gives."""
+
+    def write_files(self, folder: Path) -> dict[str, tuple[State, str]]:
+        """By name without suffix: what the manifest says of the file, and its digest."""
+        ...
+
+    def read_files(self, folder: Path, files: Mapping[str, tuple[State, str]]) -> None: ...
 
 
 class Replay(Memory, Protocol):

@@ -138,6 +138,12 @@ class SampledBuffer:
         """What sampling draws from: a NumPy generator on the CPU, a torch one elsewhere (a CUDA graph must register it)."""
         return self._ring.sampler.generator
 
+    @property
+    def mass(self) -> float:
+        """What its items are drawn in proportion to, in all: the sum of their leaves, or their number."""
+        sampler = self._ring.sampler
+        return sampler.tree.total if isinstance(sampler, SumTreeSampler) else float(len(self))
+
     def unpack(self, batch: Batch) -> Batch:
         """A batch that was sampled `packed` as it would have been without."""
         return self._ring.storage.unpack(batch)
@@ -154,6 +160,12 @@ class PrioritizedBuffer(SampledBuffer):
     def alpha(self) -> float:
         """How much priorities count; 0 is uniform."""
         return self._ring.priorities.alpha
+
+    def leaves(self, indices: Array) -> Array:
+        """(|priority| + eps)^alpha of these items, [B] float64, on the CPU."""
+        sampler = self._ring.sampler
+        assert isinstance(sampler, SumTreeSampler)
+        return sampler.tree.leaves(len(self))[indices]
 
     @property
     def priority_eps(self) -> float:

@@ -33,7 +33,7 @@ from rl_training.experiment.files import (
     sync,
     write_json,
 )
-from rl_training.experiment.manifest import FILES, FORMAT_VERSION, MANIFEST, manifest_of, read_manifest, seal
+from rl_training.experiment.manifest import FILES, FORMAT_VERSION, MANIFEST, REPLAY_FILE, is_file_name, manifest_of, read_manifest, seal
 from rl_training.experiment.runs import is_run_directory
 from rl_training.experiment.saved_spaces import require_saved_spaces
 from rl_training.experiment.state_files import join_state, read_tensors, split_state, write_tensors
@@ -105,6 +105,12 @@ class Checkpoint:
     def load_replay(self) -> State | None:
         """The replay's state, or None where this checkpoint has none (rotated away, or `checkpoint_replay: false`)."""
         return self._load("replay") if os.path.lexists(self.path / "replay.safetensors") else None
+
+    @property
+    def shard_files(self) -> dict[str, tuple[State, str]]:
+        """Of a replay in shards, by name without suffix: what the manifest says of each file, and its digest."""
+        names = [file.removesuffix(".safetensors") for file in self.manifest["files"] if file not in FILES]
+        return {name: (self.manifest["state"].get(name), self.manifest["files"][f"{name}.safetensors"]) for name in names}
 
 
 # Finding one
@@ -225,7 +231,7 @@ def _copied(checkpoint: Checkpoint, final: Path) -> Path:
         try:
             temporary.mkdir()
             lock = Lock.of(temporary)
-            for name in (MANIFEST, *FILES):
+            for name in (MANIFEST, *FILES, *(f"{name}.safetensors" for name in checkpoint.shard_files)):
                 _copy_file(opened / name, temporary / name, needed=name == MANIFEST)
             sync(temporary)
             replace_directory(temporary, final)
@@ -276,7 +282,7 @@ def require_replaceable(final: Path) -> None:
         raise CheckpointError(f"{final}: cannot be read ({reason(error)}), {refusal}") from None
     if not names:
         return
-    foreign = [name for name in names if name not in (MANIFEST, *FILES)]
+    foreign = [name for name in names if name != MANIFEST and not is_file_name(name)]
     if MANIFEST not in names or foreign:
         also = f" (it holds {foreign[0]!r:.60})" if foreign else ""
         raise CheckpointError(f"{final}: exists and is no checkpoint{also}, {refusal}")
@@ -312,9 +318,19 @@ class CheckpointStore:
         return is_real_directory(self.path(step))
 
     def save(
-        self, step: int, *, model: State, training: State, replay: State | None, manifest: Mapping[str, Any], link_latest: bool = True
+        self,
+        step: int,
+        *,
+        model: State,
+        training: State,
+        replay: State | None,
+        manifest: Mapping[str, Any],
+        link_latest: bool = True,
+        write_more: Callable[[Path], Mapping[str, tuple[State, str]]] | None = None,
     ) -> Path:
         """Writes the checkpoint of `step` and rotates the older ones. `manifest` is `manifest_of(config)` and plain values of your own.
+
+        write_more: writes further files into a folder (see `WritesFiles`).
 
         A failure leaves every older checkpoint as it was, and no half of this one.
         """
@@ -330,6 +346,8 @@ class CheckpointStore:
                     write_tensors(file, tensors)
                     files[file.name] = digest(file)
                     del tensors
+                for name, (tree, found) in write_more(temporary).items() if write_more is not None else ():
+                    trees[name], files[f"{name}.safetensors"] = tree, found
                 about, _ = split_state({**manifest, "format_version": FORMAT_VERSION, "step": step, "files": files})
                 write_json(temporary / MANIFEST, seal({**about, "state": trees}))
                 sync(temporary)
@@ -366,7 +384,10 @@ class CheckpointStore:
                 remove(self.directory / "latest")
             best = _linked(self.directory, "best")
             for later in (each for each in _steps(self.directory) if each > step):
-                remove(self.path(later) / "replay.safetensors" if self.path(later) == best else self.path(later))
+                if self.path(later) == best:
+                    self._remove_replay(later)
+                else:
+                    remove(self.path(later))
 
     def _link(self, name: str, step: int) -> None:
         if not self.has(step):
@@ -386,4 +407,9 @@ class CheckpointStore:
         if replay_at is not None:
             for step in steps:
                 if step != replay_at:
-                    remove(self.path(step) / "replay.safetensors")
+                    self._remove_replay(step)
+
+    def _remove_replay(self, step: int) -> None:
+        for file in sorted(self.path(step).glob("replay*.safetensors"), reverse=True):  # first the one that says that there is a replay
+            if REPLAY_FILE.fullmatch(file.name):
+                remove(file)

@@ -205,6 +205,10 @@ class TrainConfig(BaseModel):
                     raise ValueError(f"{key} needs actors > 0")
         elif not isinstance(self._settings, ValueSettings):
             raise ValueError(f"actors needs a value-based row: {self.algo} learns from what its network of now has done")
+        if self.replay_shards and isinstance(self._settings, ValueSettings):
+            least = getattr(self._settings, "sequence_length", 1)
+            if self._settings.buffer_capacity // self.replay_shards < least:
+                raise ValueError(f"algo_kwargs.buffer_capacity must be >= {least} for each of replay_shards: {self.replay_shards}")
         if self.lockstep and (self.actors != 1 or self.replay_shards):
             raise ValueError("lockstep needs actors: 1 and replay_shards: 0")
         if getattr(self._settings, "initial_priority", None) == "actor" and (self.lockstep or not self.actors):

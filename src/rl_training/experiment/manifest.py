@@ -25,6 +25,8 @@ READABLE = (1, 2)
 
 MANIFEST = "manifest.json"
 FILES = ("model.safetensors", "training.safetensors", "replay.safetensors")
+REPLAY_FILE = re.compile(r"replay(-\d{1,4})?\.safetensors")
+"""Of a replay in shards each has its own."""
 MAX_BYTES = 64 << 20
 _KINDS = {"algo": str, "env_id": str, "step": int, "config": dict, "state": dict, "files": dict}
 
@@ -69,10 +71,15 @@ def read_manifest(checkpoint: Path) -> dict[str, Any]:
     if manifest["algo"] not in algorithm_names():
         raise CheckpointError(f"{file}: algorithm {manifest['algo']!r:.60} is not known here (register it first)")
     for name, found in manifest["files"].items():
-        if name not in FILES or not isinstance(found, str) or not re.fullmatch(r"[0-9a-f]{64}", found):
+        if not is_file_name(name) or not isinstance(found, str) or not re.fullmatch(r"[0-9a-f]{64}", found):
             raise CheckpointError(f"{file}: {name!r:.60} in files is no digest of a file of a checkpoint")
     plain = join_state({key: value for key, value in manifest.items() if key != "state"}, {}, source=str(file))
     return {**plain, "state": manifest["state"]}
+
+
+def is_file_name(name: str) -> bool:
+    """Whether a checkpoint may hold a file of this name, beside its manifest."""
+    return name in FILES or REPLAY_FILE.fullmatch(name) is not None
 
 
 def _short(number: int) -> str:

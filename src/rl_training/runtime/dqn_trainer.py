@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from rl_training.algorithms.backups import Backup, greedy_backup
@@ -68,11 +69,17 @@ def build_parts(setup: Setup, rule: Rule | None = None, backup: Backup | None = 
         raise setup.wrong_network("a Q-network")
     learner = build_learner(setup, settings, network, rule, backup or own_backup(settings))
     buffer = PrioritizedReplayBuffer if settings.prioritized else ReplayBuffer
-    held = buffer(**replay_keywords(setup, settings, learner.backup))
-    held.expect_discounts()  # n-step windows give each transition its own
+    make = partial(_transition_buffer, buffer, replay_keywords(setup, settings, learner.backup))
+    held = make(capacity=1) if config.replay_shards else make()  # shards hold the items, and this one shows what they are
     accumulator = NStepAccumulator(settings.n_step, settings.gamma, config.num_envs, carried=held.extra)
     replay, feed = make_feed(setup, accumulator, held, clip_rewards=settings.n_step == 1)
-    return ValueParts(network, learner, replay, feed)
+    return ValueParts(network, learner, replay, feed, make)
+
+
+def _transition_buffer(kind: type[ReplayBuffer], keywords: dict[str, Any], **changes: Any) -> ReplayBuffer:
+    buffer = kind(**{**keywords, **changes})
+    buffer.expect_discounts()  # n-step windows give each transition its own
+    return buffer
 
 
 def train_dqn(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from rl_training.algorithms.backups import Backup
@@ -68,7 +69,8 @@ def build_parts(setup: Setup, algorithm: type[DRQN] = DRQN, rule: Rule | None = 
     )
     state = network.initial_state(1)  # of the network that is there, which may be a user's own
     buffer = PrioritizedRecurrentReplayBuffer if s.prioritized else RecurrentReplayBuffer
-    held = buffer(
+    make = partial(
+        buffer,
         **replay_keywords(setup, s, learner.backup),
         num_envs=config.num_envs,
         sequence_length=s.sequence_length,
@@ -78,8 +80,9 @@ def build_parts(setup: Setup, algorithm: type[DRQN] = DRQN, rule: Rule | None = 
         sequence_overlap=s.sequence_overlap,
         burn_in=s.burn_in,
     )
+    held = make(capacity=s.sequence_length) if config.replay_shards else make()  # shards hold the chunks, and this one shows what they are
     replay, feed = make_feed(setup, held.make_assembler(), held, clip_rewards=True)  # a chunk holds single steps
-    return ValueParts(network, learner, replay, feed)
+    return ValueParts(network, learner, replay, feed, make)
 
 
 def rule_of(s: RecurrentSettings) -> Rule:

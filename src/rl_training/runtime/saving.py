@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from rl_training.data.replay import WritesFiles
 from rl_training.envs.spaces import require_same_spaces
 from rl_training.errors import CheckpointError, RunError, UserError
 from rl_training.experiment.checkpointing import Checkpoint, CheckpointStore, manifest_of
@@ -25,9 +27,12 @@ def save(store: CheckpointStore, config: TrainConfig, parts: Parts, run: State, 
     model = learner.pop(parts.learner.model_key)
     training = {"learner": learner, "actor": parts.actor.state_dict(), "run": run}
     # without a second copy of its memory: nothing is added before it is written
-    replay = parts.replay.state_dict(copy=False) if parts.replay is not None and with_replay else None
+    held = parts.replay if with_replay else None
+    replay = None if held is None else held.state_dict(copy=False)
+    shards = getattr(held, "write_files", None)  # a replay in shards (see `WritesFiles`)
     manifest = {**manifest_of(config), "spaces": dict(parts.spaces), "for_resume": for_resume}
-    return store.save(run["env_steps"], model=model, training=training, replay=replay, manifest=manifest, link_latest=for_resume)
+    files: dict[str, Any] = {"model": model, "training": training, "replay": replay, "write_more": shards}
+    return store.save(run["env_steps"], **files, manifest=manifest, link_latest=for_resume)
 
 
 def restore(checkpoint: Checkpoint, parts: Parts) -> RunState:
@@ -49,6 +54,8 @@ def _restore(checkpoint: Checkpoint, parts: Parts) -> RunState:
     saved = None if replay is None else checkpoint.load_replay()
     if replay is not None and saved is not None:
         replay.load_state_dict(saved)
+        if isinstance(replay, WritesFiles):
+            replay.read_files(checkpoint.path, checkpoint.shard_files)
     parts.actor.load_state_dict(training["actor"])  # ends in the replay what cannot go on
     state = RunState.parse(training["run"], source=str(checkpoint.path), step=checkpoint.step)
     if replay is not None and saved is None:

@@ -15,6 +15,7 @@ from rl_training.algorithms.schedules import Schedule, epsilon_ladder
 from rl_training.data.frames import FrameLayout, FrameNumbers
 from rl_training.data.normalized import NormalizedReplay
 from rl_training.data.replay import Replay
+from rl_training.data.sampled_ring import SampledBuffer
 from rl_training.data.storage import Field
 from rl_training.experiment.settings import RecurrentSettings, ValueSettings
 from rl_training.models.heads import HeadKeywords
@@ -76,7 +77,7 @@ def replay_keywords(setup: Setup, settings: ValueSettings, backup: Backup) -> di
         "capacity": settings.buffer_capacity,
         "obs_shape": tuple(setup.spaces["obs_shape"]),
         "obs_dtype": setup.spaces["obs_dtype"],
-        "device": setup.device,
+        "device": "cpu" if setup.config.replay_shards else setup.device,
         "seed": setup.seeds.replay,
     }
     if settings.prioritized:
@@ -127,13 +128,14 @@ class ValueParts(NamedTuple):
     learner: QLearner
     replay: Replay
     feed: ReplayFeed
+    make_buffer: Callable[..., SampledBuffer]  # another replay as this one, with some keywords changed
 
 
 def train_value_based(setup: Setup, options: RunOptions, made: ValueParts) -> TrainResult:
     """Put the parts into a run and the run into the loop."""
     config, settings = setup.config, setup.config.settings
     assert isinstance(settings, ValueSettings)  # a value-based row has these
-    network, learner, replay, feed = made
+    network, learner, replay, feed, make_buffer = made
     num_envs = config.num_envs * max(1, config.actors)
     epsilon = exploration(settings, config.horizon, num_envs)
 
@@ -149,8 +151,10 @@ def train_value_based(setup: Setup, options: RunOptions, made: ValueParts) -> Tr
     behaviour = behaviour_of(range(num_envs), setup.seeds.actor)
     actor: Actor | RemoteActors
     if config.actors:
-        from rl_training.runtime.distributed.start import start_actors
+        from rl_training.runtime.distributed.start import in_shards, start_actors
 
+        if config.replay_shards:
+            replay = in_shards(setup, make_buffer)
         actor = start_actors(setup, learner, feed.maker, replay, behaviour_of)
     else:
         actor = Actor(setup.envs, network, feed, behaviour=behaviour, device=setup.device, seed=setup.seeds.actor)
@@ -166,7 +170,9 @@ def train_value_based(setup: Setup, options: RunOptions, made: ValueParts) -> Tr
         notes=setup.notes,
     )
     run = Run(config, parts, options)
-    how: dict[str, Any] = {"device": setup.device, "compile": config.compile is True}
+    # no CUDA graph draws from other processes
+    graphs = setup.device.type != "cuda" or not config.replay_shards
+    how: dict[str, Any] = {"device": setup.device, "compile": config.compile is True and graphs}
     eager = SampledUpdates(learner, replay, settings.batch_size, beta)
     updates_to_come = planned_updates(config) or 0
     update = accelerate_updates(eager, **how, say=run.status, planned_updates=updates_to_come, compiling=run.signals.ending)

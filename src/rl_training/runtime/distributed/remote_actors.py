@@ -24,6 +24,7 @@ from rl_training.models.network import Network
 from rl_training.runtime.distributed.actor_process import ActorPlan, ActorProcess
 from rl_training.runtime.distributed.blocks import BLOCK_SECONDS, BLOCK_STEPS, Facts, Order, facts_of, facts_state
 from rl_training.runtime.distributed.cluster import Cluster
+from rl_training.runtime.distributed.shards import ShardedReplay
 from rl_training.runtime.distributed.weights import Publisher, network_to_send
 from rl_training.runtime.run_parts import Clock
 from rl_training.types import EnvStep, Items, State
@@ -57,7 +58,7 @@ class Block(NamedTuple):
 
     seat: int
     facts: Facts
-    items: Items
+    items: Any  # Items, or a reference to them where the replay is elsewhere too
 
 
 class Flight(NamedTuple):
@@ -86,6 +87,7 @@ class RemoteActors:
         """num_envs: of each actor. reseed: (plan, actor, start) → the plan of an actor that is started again: it draws anew."""
         self.network, self.learns_from, self._learning_starts = network, learning_starts, learning_starts
         self._cluster, self._ray, self._publisher, self._replay = cluster, cluster.ray, publisher, replay
+        self._shards = replay if isinstance(replay, ShardedReplay) else None
         self._num_envs, self._lockstep, self._reseed = num_envs, lockstep, reseed
         self._clock = Clock()
         self._flights: dict[Any, Flight] = {}  # by the reference to the facts, in the order they were asked for
@@ -143,7 +145,10 @@ class RemoteActors:
             self._order(env_steps)  # where an actor was started again
         self._waited += time.monotonic() - began
         seat, facts, items = self._arrived.popleft()
-        if items:
+        if self._shards is not None:
+            if facts.num_items:
+                self._shards.add_reference(items)
+        elif items:
             self._replay.add_items(items)
         self._seats[seat].num_open = facts.num_open
         self._staleness.append(self._clock.updates - facts.version)
@@ -176,7 +181,7 @@ class RemoteActors:
         flight = self._flights[reference]
         seat, errors = self._seats[flight.seat], self._ray.exceptions
         try:
-            facts, items = self._ray.get([reference, flight.items])
+            facts, items = self._ray.get([reference, flight.items]) if self._shards is None else (self._ray.get(reference), flight.items)
         except errors.RayTaskError as error:
             self._replace(flight.seat, error.cause)
             return
@@ -223,6 +228,8 @@ class RemoteActors:
         now = time.monotonic()
         share = self._waited / max(now - self._logged_at, 1e-9)
         measured = {"waiting_share": share, "restarts": float(self.restarts), "lost_episodes": float(self.lost_episodes)}
+        if self._shards is not None:
+            measured["lost_items"] = float(self._shards.lost_items)
         if self._staleness:
             measured["staleness_updates"] = sum(self._staleness) / len(self._staleness)
         self._staleness, self._waited, self._logged_at = [], 0.0, now
@@ -243,8 +250,12 @@ class RemoteActors:
             state["learns_from"] = self.learns_from
         if len(states) == 1 and not self._arrived:
             return states[0]
-        waiting = [{"seat": block.seat, "facts": facts_state(block.facts), "items": block.items} for block in self._arrived]
+        waiting = [{"seat": block.seat, "facts": facts_state(block.facts), "items": self._items_of(block)} for block in self._arrived]
         return {"actors": states, "waiting": waiting}
+
+    def _items_of(self, block: Block) -> Items:
+        items: Items = block.items if self._shards is None else self._ray.get(block.items)
+        return items
 
     def _states(self) -> list[State]:
         while True:
@@ -270,6 +281,8 @@ class RemoteActors:
             Block(int(entry["seat"]), facts_of(entry["facts"]), {name: as_array(value) for name, value in entry["items"].items()})
             for entry in state.get("waiting", [])
         )
+        if self._shards is not None:
+            self._arrived = deque(block._replace(items=self._ray.put(block.items)) for block in self._arrived)
         if any(not 0 <= block.seat < len(self._seats) for block in self._arrived):
             raise ValueError("a block of the checkpoint is of an actor that is not there")
         self.learns_from = int(states[0]["learns_from"])

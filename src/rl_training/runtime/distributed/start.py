@@ -11,11 +11,12 @@ import numpy as np
 
 from rl_training.algorithms.q_learner import QLearner
 from rl_training.data.replay import Replay
+from rl_training.data.sampled_ring import SampledBuffer
 from rl_training.envs.episodes import one_line
 from rl_training.envs.factory import find_env, make_envs
 from rl_training.errors import UserError
 from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.settings import ValueSettings
+from rl_training.experiment.settings import RecurrentSettings, ValueSettings
 from rl_training.runtime.actor import ItemMaker
 from rl_training.runtime.behaviour import EpsilonGreedy
 from rl_training.runtime.distributed.actor_process import ActorPlan
@@ -23,6 +24,7 @@ from rl_training.runtime.distributed.blocks import BLOCK_STEPS
 from rl_training.runtime.distributed.cluster import Cluster, import_ray
 from rl_training.runtime.distributed.first_priorities import FirstPriorities
 from rl_training.runtime.distributed.remote_actors import IN_FLIGHT, RemoteActors
+from rl_training.runtime.distributed.shards import ShardedReplay
 from rl_training.runtime.distributed.weights import Publisher
 from rl_training.runtime.trainer_setup import Setup
 
@@ -43,6 +45,8 @@ def start_actors(setup: Setup, learner: QLearner, maker: ItemMaker, replay: Repl
     weights_bytes = flat.numel() * flat.element_size()
     cluster = Cluster(config, in_flight_bytes=IN_FLIGHT * config.actors * steps * _step_bytes(setup) + 4 * weights_bytes)
     try:
+        if isinstance(replay, ShardedReplay):
+            replay.attach(cluster, first_place=config.actors)
         return RemoteActors(
             plans,
             cluster=cluster,
@@ -57,6 +61,20 @@ def start_actors(setup: Setup, learner: QLearner, maker: ItemMaker, replay: Repl
     except BaseException:
         cluster.close()
         raise
+
+
+def in_shards(setup: Setup, make: Callable[..., SampledBuffer]) -> ShardedReplay:
+    """make: makes a shard's buffer."""
+    config, settings = setup.config, setup.config.settings
+    assert isinstance(settings, ValueSettings)  # actors need a value-based row
+    return ShardedReplay(
+        make,
+        shards=config.replay_shards,
+        capacity=settings.buffer_capacity,
+        time_axis=isinstance(settings, RecurrentSettings),
+        device=setup.device,
+        seed=setup.seeds.replay,
+    )
 
 
 def _plan(setup: Setup, learner: QLearner, maker: ItemMaker, behaviour: MakeBehaviour, index: int) -> ActorPlan:
