@@ -105,6 +105,11 @@ CASES: dict[str, tuple[str, Any, dict[str, Any]]] = {
     "gaussian": ("ppo", lambda: Choices(BOX), {}),
     "masked": ("drqn", lambda: Choices(gym.spaces.Discrete(4, start=3)), _RECURRENT),
     "masked multi-discrete": ("ppo", lambda: Choices(MULTI), {}),
+    "previous action and reward": (
+        "r2d2",
+        lambda: Choices(gym.spaces.Discrete(4, start=3)),
+        {**_RECURRENT, "previous_action_reward": True},
+    ),
     "pixels": ("dqn", Pixels, {}),
     "recurrent pixels": ("drqn", Pixels, _RECURRENT),
 }
@@ -122,7 +127,8 @@ def test_every_row_in_onnx_acts_as_the_package_does(case: str) -> None:
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
     inputs, outputs = ([value.name for value in values] for values in (session.get_inputs(), session.get_outputs()))
     states = {2: ["h", "c"], 1: ["h"], 0: []}[len(policy.network.initial_state(1))]
-    assert inputs == ["obs", *states, *(["episode_start"] if states else []), *(["action_mask"] if masked else [])]
+    led = ["previous_action", "previous_reward"] if case.startswith("previous") else []
+    assert inputs == ["obs", *states, *(["episode_start"] if states else []), *led, *(["action_mask"] if masked else [])]
     parameters = list(policy.network.distribution.parameters) if isinstance(policy.network, ActorCritic) else []
     assert outputs == ["action", "values", *parameters, *(f"next_{name}" for name in states)]
     assert session.get_inputs()[0].shape[0] == "batch"
@@ -135,8 +141,10 @@ def test_every_row_in_onnx_acts_as_the_package_does(case: str) -> None:
     for step in range(20):
         obs = (rng.standard_normal((5, *policy.obs_shape)) > 0.5).astype(policy.obs_dtype)
         starts, masks = np.full(5, step % 7 == 0), parity.random_masks(policy, 5, rng)
-        expected, state = policy.predict(obs, state, starts, action_masks=masks)
-        also = {**({"episode_start": starts} if states else {}), **({} if masks is None else {"action_mask": masks})}
+        previous = parity.random_previous(policy, 5, rng)
+        expected, state = policy.predict(obs, state, starts, action_masks=masks, previous=previous)
+        also = {} if previous is None else dict(zip(led, previous, strict=True))
+        also |= {**({"episode_start": starts} if states else {}), **({} if masks is None else {"action_mask": masks})}
         found = dict(zip(outputs, session.run(None, {"obs": obs, **carried, **also}), strict=True))
         carried = {name: found[f"next_{name}"] for name in states}
         assert found["action"].shape == np.shape(expected) and found["action"].dtype == np.asarray(expected).dtype

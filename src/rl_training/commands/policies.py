@@ -35,7 +35,8 @@ def evaluate(
 
 
 def predict(
-    checkpoint: str = CHECKPOINT,
+    checkpoint: str | None = typer.Option(None, "--checkpoint", metavar="PATH", help=CHECKPOINT.help),
+    onnx: str | None = typer.Option(None, "--onnx", metavar="FILE", help="Instead: a policy that `export` wrote (extra `export`)."),
     observations: list[str] = typer.Argument(None, metavar="[OBSERVATION]...", help="Observations as JSON, such as '[0, 0.1, 0, 0]'."),
     source: str | None = typer.Option(None, "--input", metavar="FILE", help="Read them from a file, one per line (- or none: stdin)."),
 ) -> None:
@@ -48,11 +49,21 @@ def predict(
 
     if observations and source is not None:
         raise UserError("--input and observations as arguments: give one of them")
+    if (checkpoint is None) == (onnx is None):
+        raise UserError("predict asks one policy: give --checkpoint or --onnx")
     read = _parsed(((f"observation {i}", text) for i, text in enumerate(observations, 1)) if observations else _lines(source))
+    for answer in _answers(checkpoint, onnx, read):
+        print(json.dumps(answer), flush=True)  # whoever feeds observations one by one waits for each answer
+
+
+def _answers(checkpoint: str | None, onnx: str | None, observations: Iterator[Any]) -> Iterator[dict[str, Any]]:
+    if onnx is not None:
+        from rl_training.exchange.onnx_policy import predict_onnx
+
+        return predict_onnx(onnx, observations)
     from rl_training.runtime import workflows
 
-    for answer in workflows.predict(checkpoint, read):
-        print(json.dumps(answer), flush=True)  # whoever feeds observations one by one waits for each answer
+    return workflows.predict(str(checkpoint), observations)
 
 
 def _lines(source: str | None) -> Iterator[tuple[str, str]]:

@@ -1,6 +1,6 @@
 """A policy as one module of named tensors: what is exported.
 
-    obs [, h, c, episode_start] [, action_mask]   →   action, values [, logits | mean, log_std] [, next_h, next_c]
+    obs [, h, c, episode_start] [, previous_action, previous_reward] [, action_mask]   →   action, values [, logits | mean, log_std] [, next_h, next_c]
 
 `obs` is what `predict` reads: after the environment's wrappers, before an image is turned channels first and before normalisation, which
 are part of the module. `action` is the greedy or likeliest one among those that `action_mask` allows, as the environment takes it. `values`
@@ -17,8 +17,10 @@ from torch import Tensor, nn
 from rl_training.envs.masks import choice_sizes
 from rl_training.errors import UserError
 from rl_training.models.actor_critic import ActorCritic
+from rl_training.models.heads import NO_DRAWS
 from rl_training.models.network import reads_previous
 from rl_training.runtime.policy import Policy
+from rl_training.types import NO_ACTION, Previous
 
 STATE_INPUTS = ("h", "c")
 """What the parts of a recurrent state are called; the state after the step is `next_h`, `next_c`."""
@@ -43,6 +45,7 @@ class ActingModule(nn.Module):
         self.state_names = STATE_INPUTS[: len(network.initial_state(1))]
         if len(network.initial_state(1)) > len(STATE_INPUTS):
             raise UserError(f"only a state of up to {len(STATE_INPUTS)} parts ({', '.join(STATE_INPUTS)}) can be exported")
+        self.reads_previous = reads_previous(network)
         self.image, self.masked = policy.image, bool(policy.spaces.get("action_masks"))
         self.read_shape = tuple(policy.spaces["obs_shape"])
         normalizer = policy.normalizer
@@ -57,24 +60,30 @@ class ActingModule(nn.Module):
         h: Tensor | None = None,
         c: Tensor | None = None,
         episode_start: Tensor | None = None,
+        previous_action: Tensor | None = None,
+        previous_reward: Tensor | None = None,
         action_mask: Tensor | None = None,
     ) -> dict[str, Tensor]:
         state = tuple(part for part in (h, c) if part is not None)
         starts = torch.zeros(obs.shape[0], dtype=torch.bool) if episode_start is None else episode_start
-        named, after = self._act(self._normalized(self._channels_first(obs)), state, starts, action_mask)
+        led: tuple[Previous, ...] = ()
+        if previous_action is not None and previous_reward is not None:
+            actions = torch.where(starts, NO_ACTION, previous_action - self.first_action)
+            led = (Previous(actions, torch.where(starts, 0.0, previous_reward)),)
+        named, after = self._act(self._normalized(self._channels_first(obs)), state, starts, action_mask, led)
         return named | {f"next_{name}": part for name, part in zip(self.state_names, after, strict=True)}
 
     def _act(
-        self, obs: Tensor, state: tuple[Tensor, ...], starts: Tensor, mask: Tensor | None
+        self, obs: Tensor, state: tuple[Tensor, ...], starts: Tensor, mask: Tensor | None, led: tuple[Previous, ...]
     ) -> tuple[dict[str, Tensor], tuple[Tensor, ...]]:
         network = self.network
         if isinstance(network, ActorCritic):
-            outputs, value, after = network.step_with_value(obs, state, starts)
+            outputs, value, after = network.step_with_value(obs, state, starts, *led)
             distribution = network.distribution
             parts = torch.split(outputs, list(distribution.parameters.values()), -1)
             actions = distribution.greedy(_allowed(outputs, mask))
             return {"action": self._from_first(actions), "values": value, **dict(zip(distribution.parameters, parts, strict=True))}, after
-        q_values, after = network.step(obs, state, starts)
+        q_values, after = network.step(obs, state, starts, NO_DRAWS, *led)
         return {"action": self._from_first(_allowed(q_values, mask).argmax(-1)), "values": q_values}, after
 
     def _from_first(self, actions: Tensor) -> Tensor:
@@ -97,10 +106,12 @@ class ActingModule(nn.Module):
         """Inputs by name for these observations [B, ...], at an episode's start."""
         state = self.network.initial_state(len(obs))
         carried = {**dict(zip(self.state_names, state, strict=True)), "episode_start": torch.ones(len(obs), dtype=torch.bool)}
-        return {"obs": obs, **(carried if state else {}), **({"action_mask": self._all_allowed(len(obs))} if self.masked else {})}
-
-    def _all_allowed(self, batch_size: int) -> Tensor:
-        return torch.ones(batch_size, sum(choice_sizes(self.action)), dtype=torch.bool)
+        inputs = {"obs": obs, **(carried if state else {})}
+        if self.reads_previous:
+            inputs |= {"previous_action": torch.zeros(len(obs), dtype=torch.int64), "previous_reward": torch.zeros(len(obs))}
+        if self.masked:
+            inputs["action_mask"] = torch.ones(len(obs), sum(choice_sizes(self.action)), dtype=torch.bool)
+        return inputs
 
 
 def _allowed(outputs: Tensor, mask: Tensor | None) -> Tensor:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -17,13 +17,15 @@ from rl_training.experiment.files import parse_json, read_bytes, reason
 from rl_training.experiment.saved_spaces import require_saved_spaces
 from rl_training.experiment.state_files import join_state, split_state
 from rl_training.models.distributions import make_distribution
+from rl_training.runtime.answers import answers
 from rl_training.runtime.behaviour import allowed_outputs
-from rl_training.runtime.policy import read_action_masks, read_observation
+from rl_training.runtime.policy import read_action_masks, read_frame, read_observation
 from rl_training.types import Array
 
 FORMAT = 1
 """Of the metadata: a reader of another number does not know what the names mean."""
 
+PREVIOUS = ("previous_action", "previous_reward")
 MAX_BYTES = 1 << 30
 MAX_STATE = 10**7  # numbers of one part of a state
 _KEYS = ("format", "row", "env_id", "step", "version", "commit", "spaces", "wrappers")
@@ -69,10 +71,13 @@ class OnnxPolicy:
         spaces = self.metadata["spaces"]
         self.action: dict[str, Any] = spaces["action"]
         image = spaces.get("image") or {"shape": spaces["obs_shape"], "dtype": spaces["obs_dtype"]}
-        self.obs_shape, self.obs_dtype = tuple(image["shape"]), str(image["dtype"])
+        self.frame_stack: int = spaces.get("frame_stack", 1)
+        stacked = () if self.frame_stack == 1 else (self.frame_stack,)
+        self.obs_shape, self.obs_dtype = (*stacked, *image["shape"]), str(image["dtype"])
         self._names = [output.name for output in self._session.get_outputs()]
         self._state_shapes = self._checked_inputs()
-        self._masked = any(given.name == "action_mask" for given in self._session.get_inputs())
+        inputs = {given.name for given in self._session.get_inputs()}
+        self._masked, self._reads_previous = "action_mask" in inputs, "previous_action" in inputs
         self._distribution = make_distribution(self.action) if {"logits", "mean"} & set(self._names) else None
         self._chosen_by = ["values"] if self._distribution is None else list(self._distribution.parameters)
         missing = {"action", "values", *self._chosen_by, *(f"next_{name}" for name in self._state_shapes)} - set(self._names)
@@ -98,14 +103,25 @@ class OnnxPolicy:
     def initial_state(self, batch_size: int) -> tuple[Array, ...]:
         return tuple(np.zeros((layers, batch_size, size), np.float32) for layers, size in self._state_shapes.values())
 
+    def one_of_stack(self, obs: Any) -> Array | None:
+        """As `Policy.one_of_stack`."""
+        return None if self.frame_stack == 1 else read_frame(obs, self.obs_shape[1:], self.obs_dtype)
+
     def answer(
-        self, obs: Any, state: Any = None, episode_start: Any = None, action_mask: Any = None
+        self, obs: Any, state: Any = None, episode_start: Any = None, action_mask: Any = None, *, previous: Any = None
     ) -> tuple[dict[str, Any], tuple[Array, ...]]:
         """The action for one observation and what it was chosen by, as `Policy.answer` gives them, and the state carried on."""
         read, masks = read_observation(obs, self.obs_shape, self.obs_dtype), read_action_masks(action_mask, self.action, ())
         inputs = {"obs": read[None], **dict(zip(self._state_shapes, self.initial_state(1) if state is None else state, strict=True))}
         if self._state_shapes:
             inputs["episode_start"] = np.asarray([False] if episode_start is None else episode_start, bool).reshape(1)
+        if self._reads_previous:
+            if previous is None and state is not None and not inputs["episode_start"].all():
+                raise UserError("has no reward, and this policy reads the reward that came with an observation")
+            led = (np.zeros(1), np.zeros(1)) if previous is None else previous
+            inputs |= {"previous_action": np.asarray(led[0], np.int64), "previous_reward": np.asarray(led[1], np.float32)}
+        elif previous is not None:
+            raise UserError("has a reward, and this policy does not read it")
         if self._masked:
             inputs["action_mask"] = np.ones((1, sum(choice_sizes(self.action))), bool) if masks is None else masks
         elif masks is not None:
@@ -151,10 +167,20 @@ class OnnxPolicy:
             if not whole or shape[0] * shape[2] > MAX_STATE or given[name].type != "tensor(float)":
                 raise UserError(f"{self.source}: its input {name} is {given[name].type} of shape {shape}, not a state")
             shapes[name] = shape[0], shape[2]
-        known = {"obs", *shapes, *(["episode_start"] if shapes else []), "action_mask"}
-        if not given.keys() <= known or (shapes and "episode_start" not in given):
+        also = {"action_mask"} | ({"episode_start", *PREVIOUS} if shapes else set())
+        needed = {"obs", *shapes} | ({"episode_start"} if shapes else set()) | (set(PREVIOUS) if given.keys() & set(PREVIOUS) else set())
+        if not needed <= given.keys() <= {"obs", *shapes, *also}:
             raise UserError(f"{self.source}: has the inputs {', '.join(given):.200}, which are not those of a policy")
         return shapes
+
+
+def predict_onnx(path: str | Path, observations: Iterable[Any]) -> Iterator[dict[str, Any]]:
+    """As `workflows.predict`, from an exported file; a Dict environment's observations are for its own wrappers, which are not here."""
+
+    def no_wrappers() -> NoReturn:
+        raise UserError(f"{path}: reads what a network reads; what a Dict environment gives goes through the run's wrappers first")
+
+    yield from answers(OnnxPolicy.load(path), observations, no_wrappers)
 
 
 def _require_plain(content: bytes, source: str) -> None:

@@ -11,6 +11,7 @@ from rl_training.envs.masks import choice_sizes
 from rl_training.errors import RunError
 from rl_training.exchange.acting_module import STATE_INPUTS
 from rl_training.models.actor_critic import ActorCritic
+from rl_training.models.network import reads_previous
 from rl_training.runtime.behaviour import allowed_outputs
 from rl_training.runtime.policy import Policy
 from rl_training.types import Array
@@ -40,10 +41,13 @@ def require_parity(run: Run, policy: Policy, *, seed: int = 0) -> None:
         for step in range(steps):
             obs = random_observations(policy, batch_size, rng)
             starts = (rng.random(batch_size) < 0.1) | (step == 0)
-            value = policy.value(obs, state, starts) if isinstance(policy.network, ActorCritic) else None
-            outputs, state = policy.outputs(obs, state, starts)
+            previous = random_previous(policy, batch_size, rng)
+            value = policy.value(obs, state, starts, previous=previous) if isinstance(policy.network, ActorCritic) else None
+            outputs, state = policy.outputs(obs, state, starts, previous=previous)
             masks = random_masks(policy, batch_size, rng)
-            also = {"episode_start": starts} if theirs else {}
+            also: dict[str, Array] = {"episode_start": starts} if theirs else {}
+            if previous is not None:
+                also |= dict(zip(("previous_action", "previous_reward"), previous, strict=True))
             given = run({"obs": obs, **theirs, **also, **({} if masks is None else {"action_mask": masks})})
             theirs = {name: given[f"next_{name}"] for name in theirs}
             where = f"at step {step + 1} of {batch_size} episodes"
@@ -73,6 +77,14 @@ def random_observations(policy: Policy, batch_size: int, rng: np.random.Generato
     if policy.normalizer is not None:
         numbers = policy.normalizer.shift + numbers * policy.normalizer.scale
     return numbers.astype(dtype)
+
+
+def random_previous(policy: Policy, batch_size: int, rng: np.random.Generator) -> tuple[Array, Array] | None:
+    """Actions and rewards that may have led to an observation; None where the network does not read them."""
+    if not reads_previous(policy.network):
+        return None
+    actions: Array = policy.first_action + rng.integers(0, policy.spaces["num_actions"], batch_size)
+    return actions, rng.standard_normal(batch_size).astype(np.float32)
 
 
 def random_masks(policy: Policy, batch_size: int, rng: np.random.Generator) -> Array | None:

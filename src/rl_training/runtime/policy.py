@@ -36,8 +36,8 @@ class Policy:
             self._behaviour = EpsilonGreedy(lambda _: epsilon, num_actions=spaces["num_actions"], learning_starts=0, seed=seed)
         self.image = None if spaces.get("image") is None else ImageForm.from_described(spaces["image"])
         # what is given is as the environment gives it, several images oldest first; they become channels first here
-        stack = spaces.get("frame_stack", 1)
-        stacked = () if stack == 1 else (stack,)
+        self.frame_stack: int = spaces.get("frame_stack", 1)
+        stacked = () if self.frame_stack == 1 else (self.frame_stack,)
         self.obs_shape = tuple(spaces["obs_shape"]) if self.image is None else (*stacked, *self.image.shape)
         self.obs_dtype: str = spaces["obs_dtype"] if self.image is None else self.image.dtype
         self.first_action = first_action(spaces["action"])
@@ -55,12 +55,7 @@ class Policy:
 
     def one_of_stack(self, obs: Any) -> Array | None:
         """The image that `obs` is, where the network reads several and `obs` is a single one."""
-        if self.image is None or self.obs_shape == self.image.shape:
-            return None
-        try:
-            return read_observation(obs, self.image.shape, self.obs_dtype)
-        except UserError:
-            return None
+        return None if self.frame_stack == 1 else read_frame(obs, self.obs_shape[1:], self.obs_dtype)
 
     @torch.inference_mode()
     def outputs(
@@ -202,6 +197,14 @@ def read_action_masks(given: Any, action: Mapping[str, Any], shape: tuple[int, .
     except MaskError as error:
         raise UserError(f"has {error}") from None
     return masks.reshape(-1, masks.shape[-1])
+
+
+def read_frame(value: Any, shape: tuple[int, ...], dtype: str) -> Array | None:
+    """One image, where `value` is one."""
+    try:
+        return read_observation(value, shape, dtype)
+    except UserError:
+        return None
 
 
 def read_observation(value: Any, shape: tuple[int, ...], dtype: str, *, batch: bool = False) -> Array:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,6 @@ import torch
 from rl_training.envs.factory import EnvSource, make_envs
 from rl_training.envs.normalize import ObservationNormalizer
 from rl_training.envs.spaces import require_same_spaces
-from rl_training.envs.stacking import RecentFrames
 from rl_training.envs.vector import VectorEnvs
 from rl_training.envs.wrappers import parse_wrappers
 from rl_training.errors import CheckpointError, ConfigError, RunError, UserError
@@ -25,6 +22,7 @@ from rl_training.experiment.runs import RunDirectory, is_run_directory
 from rl_training.experiment.schedules import Named
 from rl_training.experiment.settings import ValueSettings
 from rl_training.runtime.accelerate import missing_toolchain
+from rl_training.runtime.answers import answers
 from rl_training.runtime.callbacks import Callback, as_callbacks
 from rl_training.runtime.devices import require_device
 from rl_training.runtime.evaluator import MAX_ENVS, evaluate
@@ -191,23 +189,7 @@ def predict(
     Where `obs` is a mapping, it is what a Dict environment gives, and the run's wrappers make of it what the network reads.
     """
     checkpoint, policy = with_checkpoint(path, lambda found: (found, policy_of(found, device)))
-    wrapped: WrappedObservations | None = None
-    recent = RecentFrames(policy.spaces.get("frame_stack", 1))
-    answer: dict[str, Any] = {}
-    state = None
-    for number, given in enumerate(observations, 1):
-        with _naming(number):
-            obs, episode_start, mask, reward = _observation(given)
-        if isinstance(obs, Mapping) and wrapped is None:
-            wrapped = wrapped_observations(checkpoint.config, checkpoint.path, env=env)
-        with _naming(number):
-            if isinstance(obs, Mapping) and wrapped is not None:
-                obs = wrapped(obs, answer.get("action"), episode_start)
-            if (frame := policy.one_of_stack(obs)) is not None:
-                obs = recent(frame, episode_start)
-            led = None if reward is None or "action" not in answer else ([answer["action"]], [reward])
-            answer, state = policy.answer(obs, state, [episode_start], mask, previous=led)
-        yield answer
+    yield from answers(policy, observations, lambda: wrapped_observations(checkpoint.config, checkpoint.path, env=env))
 
 
 def wrapped_observations(config: TrainConfig, checkpoint: Path | None, *, env: EnvSource | None = None) -> WrappedObservations:
@@ -215,32 +197,6 @@ def wrapped_observations(config: TrainConfig, checkpoint: Path | None, *, env: E
     if checkpoint is not None:
         require_allowed_env(config.env_id, source=checkpoint, env=env)
     return WrappedObservations(env_source(config, env), config.env_kwargs)
-
-
-@contextmanager
-def _naming(number: int) -> Iterator[None]:
-    """What is wrong with an observation is said with its number."""
-    try:
-        yield
-    except UserError as error:
-        raise UserError(f"observation {number} {error}") from None
-
-
-def _observation(given: Any) -> tuple[Any, bool, Any, float | None]:
-    """The observation, whether an episode starts with it, its action mask and the reward that came with it, where it has them."""
-    if not isinstance(given, Mapping):
-        return given, False, None, None
-    unknown = next((key for key in given if key not in ("obs", "episode_start", "action_mask", "reward")), None)
-    if unknown is not None or "obs" not in given:
-        found = "no obs" if unknown is None else repr(unknown)
-        raise UserError(f"must hold obs, may hold episode_start, action_mask and reward, got {found} (a Dict observation goes under obs)")
-    reward = given.get("reward")
-    if reward is not None and (isinstance(reward, bool) or not isinstance(reward, (int, float)) or not math.isfinite(reward)):
-        raise UserError(f"has a reward that is no finite number: {reward!r:.60}")
-    episode_start = given.get("episode_start", False)
-    if not isinstance(episode_start, bool):
-        raise UserError(f"has an episode_start that is not true or false: {episode_start!r:.60}")
-    return given["obs"], episode_start, given.get("action_mask"), None if reward is None else float(reward)
 
 
 def fresh_policy(config: TrainConfig, env: EnvSource | None = None) -> Policy:

@@ -1,0 +1,65 @@
+"""Plays an environment with a policy that `rl-training export` wrote, by onnxruntime and NumPy alone: neither torch nor rl_training.
+
+rl-training export --checkpoint runs/<run> -o policy.onnx
+python examples/onnx_policy.py policy.onnx --episodes 5
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import onnxruntime
+
+
+class OnnxPolicy:
+    """One environment's policy; a recurrent one carries its state until `reset`."""
+
+    def __init__(self, file: str) -> None:
+        self._session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
+        self.about = self._session.get_modelmeta().custom_metadata_map
+        inputs = {given.name: given for given in self._session.get_inputs()}
+        self._obs_dtype = {"tensor(float)": np.float32, "tensor(uint8)": np.uint8, "tensor(bool)": np.bool_}[inputs["obs"].type]
+        self._zeros = {name: np.zeros((inputs[name].shape[0], 1, inputs[name].shape[2]), np.float32) for name in "hc" if name in inputs}
+        self._num_actions = inputs["action_mask"].shape[1] if "action_mask" in inputs else None
+        self.reset()
+
+    def reset(self) -> None:
+        self._state, self._starts = dict(self._zeros), True
+
+    def __call__(self, obs: Any, action_mask: Any = None) -> Any:
+        """The greedy action, as the environment takes it."""
+        given = {"obs": np.asarray(obs, self._obs_dtype)[None], **self._state}
+        if self._state:
+            given["episode_start"] = np.array([self._starts])
+        if self._num_actions is not None:
+            given["action_mask"] = np.ones((1, self._num_actions), bool) if action_mask is None else np.asarray(action_mask, bool)[None]
+        action, *state = self._session.run(["action", *(f"next_{name}" for name in self._state)], given)
+        self._state, self._starts = dict(zip(self._state, state, strict=True)), False
+        return action[0]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("file")
+    parser.add_argument("--episodes", type=int, default=5)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    policy = OnnxPolicy(arguments.file)
+    print(f"row: {policy.about['row']}, environment: {policy.about['env_id']}, wrappers to apply: {policy.about['wrappers']}")
+    env = gym.make(policy.about["env_id"])
+    for episode in range(arguments.episodes):
+        obs, info = env.reset(seed=arguments.seed + episode)
+        policy.reset()
+        total, done = 0.0, False
+        while not done:
+            obs, reward, terminated, truncated, info = env.step(policy(obs, info.get("action_mask")))
+            total, done = total + float(reward), terminated or truncated
+        print(f"return {total:g}")
+    env.close()
+
+
+if __name__ == "__main__":
+    main()

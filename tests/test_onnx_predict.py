@@ -1,0 +1,169 @@
+"""`predict --onnx`: the answers of `predict --checkpoint`, and one line for a file that is not what it says."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from command_line import Cli
+from rl_training import DRQN, PPO
+from rl_training.exchange.export import export_policy
+from rl_training.exchange.onnx_policy import OnnxPolicy
+from rl_training.runtime.workflows import predict
+
+ROOT = Path(__file__).resolve().parent.parent
+A, B = [0.0, 0.1, -0.02, 0.3], [0.5, -0.5, 0.1, 0.0]
+
+
+def same(found: dict[str, Any], expected: dict[str, Any]) -> bool:
+    """float32 sums in another order: some 1e-6 of numbers of order 1."""
+    return found.keys() == expected.keys() and all(np.allclose(found[key], expected[key], rtol=1e-4, atol=1e-5) for key in found)
+
+
+def test_the_same_answers_as_from_the_checkpoint(cli: Cli, trained: Path) -> None:
+    export_policy(trained, "policy.onnx")
+    lines = [json.dumps(A), json.dumps({"obs": B, "episode_start": True})]
+    told, expected = cli("predict", "--onnx", "policy.onnx", *lines), cli("predict", "--checkpoint", str(trained), *lines)
+    assert told.code == 0 and told.err == ""
+    for found, wanted in zip(told.out.splitlines(), expected.out.splitlines(), strict=True):
+        assert same(json.loads(found), json.loads(wanted))
+    for bad in ("[1, 2]", '{"obs": {"x": 1}}', '{"obs": [0, 0, 0, 0], "action_mask": [1, 0]}', "[0, 0, 0, NaN]"):
+        cli.refused("predict", "--onnx", "policy.onnx", bad)
+    assert "--checkpoint or --onnx" in cli.refused("predict", "--onnx", "policy.onnx", "--checkpoint", str(trained), lines[0])
+    assert "--checkpoint or --onnx" in cli.refused("predict", lines[0])
+
+
+def small(folder: Path) -> dict[str, Any]:
+    return {"output_dir": folder, "eval_episodes": 1}
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda folder: DRQN("CartPole-v1", learning_starts=20, features_dim=8, recurrent_hidden_size=8, hidden_sizes=[], **small(folder)),
+        lambda folder: PPO("Pendulum-v1", hidden_sizes=(8,), num_steps=32, **small(folder)),
+    ],
+)
+def test_state_and_distribution_come_along(make: Callable[[Path], Any], tmp_path: Path) -> None:
+    agent = make(tmp_path)
+    checkpoint = agent.learn(40).checkpoint_path
+    policy = OnnxPolicy.load(agent.export(tmp_path / "policy.onnx"))
+    rng, state = np.random.default_rng(0), None
+    observations = [{"obs": rng.standard_normal(policy.obs_shape).tolist(), "episode_start": step == 3} for step in range(6)]
+    for given, expected in zip(observations, predict(checkpoint, observations), strict=True):
+        answer, state = policy.answer(given["obs"], state, [given["episode_start"]])
+        assert same(answer, expected)
+
+
+@pytest.fixture
+def policy(cli: Cli, trained: Path) -> onnx.ModelProto:
+    export_policy(trained, "policy.onnx")
+    return onnx.load("policy.onnx")
+
+
+def no_metadata(model: Any) -> None:
+    model.ClearField("metadata_props")
+
+
+def other_metadata(key: str, value: str) -> Callable[[Any], None]:
+    def change(model: Any) -> None:
+        next(entry for entry in model.metadata_props if entry.key == key).value = value
+
+    return change
+
+
+def without_output(model: Any) -> None:
+    del model.graph.output[1]
+
+
+def outside_weights(model: Any) -> None:
+    tensor = model.graph.initializer[0]
+    tensor.ClearField("raw_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="secret.bin")
+
+
+def a_loop(model: Any) -> None:
+    body = helper.make_graph([], "body", [], [])
+    model.graph.node.append(helper.make_node("If", ["obs"], ["never"], then_branch=body, else_branch=body))
+
+
+def strange_operator(model: Any) -> None:
+    model.graph.node[0].domain = "com.stranger"
+
+
+def wider_input(model: Any) -> None:
+    model.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 5
+
+
+def other_input(model: Any) -> None:
+    model.graph.input.append(helper.make_tensor_value_info("more", TensorProto.FLOAT, [1]))
+
+
+def flat_values(model: Any) -> None:
+    """values of one number: what comes out is looked at too."""
+    model.graph.output[1].name = "elsewhere"
+    model.graph.node.append(helper.make_node("Constant", [], ["values"], value=numpy_helper.from_array(np.zeros((1, 1), np.float32))))
+    model.graph.output[1].CopyFrom(helper.make_tensor_value_info("values", TensorProto.FLOAT, [1, 1]))
+    for node in model.graph.node[:-1]:
+        node.output[:] = ["elsewhere" if name == "values" else name for name in node.output]
+        node.input[:] = ["elsewhere" if name == "values" else name for name in node.input]
+
+
+SPACES = {"obs_shape": [3], "obs_dtype": "float32", "action": {"kind": "discrete", "n": 2, "start": 0}, "num_actions": 2}
+FAULTS: dict[str, tuple[Callable[[Any], None], str]] = {
+    "no metadata": (no_metadata, "no policy that rl-training exported"),
+    "another format": (other_metadata("format", "2"), "format '2'"),
+    "no spaces": (other_metadata("spaces", "{}"), "spaces.obs_shape"),
+    "no JSON": (other_metadata("spaces", "{" * 5000), "no JSON"),
+    "huge spaces": (other_metadata("spaces", '{"obs_shape": [99999999999], "obs_dtype": "float32", "action": {"kind": "box"}}'), "spaces"),
+    "no output": (without_output, "has no output values"),
+    "weights elsewhere": (outside_weights, "weights in other files"),
+    "a branch": (a_loop, "no branches or loops"),
+    "an operator": (strange_operator, "com.stranger"),
+    "a wider input": (wider_input, "onnxruntime cannot run it"),
+    "other observations": (other_metadata("spaces", json.dumps(SPACES)), "its input obs is"),
+    "another input": (other_input, "which are not those of a policy"),
+    "other values": (flat_values, "not of the shapes of a policy's"),
+}
+
+
+def test_a_strangers_file_is_refused_in_one_line(cli: Cli, policy: onnx.ModelProto) -> None:
+    for fault, (change, said) in FAULTS.items():
+        changed = onnx.ModelProto()
+        changed.CopyFrom(policy)
+        change(changed)
+        Path("other.onnx").write_bytes(changed.SerializeToString())
+        assert said in cli.refused("predict", "--onnx", "other.onnx", json.dumps(A)), fault
+
+
+def test_what_is_no_file_of_ours(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("text.onnx").write_text("not a model")
+    Path("empty.onnx").touch()
+    os.mkfifo("pipe.onnx")
+    for file in ("text.onnx", "empty.onnx", "pipe.onnx", "missing.onnx", "."):
+        assert file in cli.refused("predict", "--onnx", file, json.dumps(A))
+    monkeypatch.setattr("rl_training.exchange.onnx_policy.MAX_BYTES", 3)
+    assert "larger than the 3 bytes" in cli.refused("predict", "--onnx", "text.onnx", json.dumps(A))
+
+
+def test_the_example_needs_no_torch(tmp_path: Path) -> None:
+    """examples/onnx_policy.py plays with onnxruntime, NumPy and Gymnasium, where neither torch nor this package can be imported."""
+    agent = DRQN("CartPole-v1", learning_starts=20, features_dim=8, recurrent_hidden_size=8, hidden_sizes=[], **small(tmp_path))
+    agent.learn(30)
+    file = agent.export(tmp_path / "policy.onnx")
+    block = "import sys, runpy; sys.modules['torch'] = sys.modules['rl_training'] = None; sys.argv = sys.argv[1:]; "
+    command = [sys.executable, "-c", block + "runpy.run_path(sys.argv[0], run_name='__main__')", str(ROOT / "examples" / "onnx_policy.py")]
+    done = subprocess.run([*command, str(file), "--episodes", "2", "--seed", "5"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("row: drqn") and done.stdout.count("return ") == 2
