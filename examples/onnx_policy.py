@@ -24,20 +24,23 @@ class OnnxPolicy:
         self._obs_dtype = {"tensor(float)": np.float32, "tensor(uint8)": np.uint8, "tensor(bool)": np.bool_}[inputs["obs"].type]
         self._zeros = {name: np.zeros((inputs[name].shape[0], 1, inputs[name].shape[2]), np.float32) for name in "hc" if name in inputs}
         self._num_actions = inputs["action_mask"].shape[1] if "action_mask" in inputs else None
+        self._reads_previous = "previous_action" in inputs
         self.reset()
 
     def reset(self) -> None:
-        self._state, self._starts = dict(self._zeros), True
+        self._state, self._starts, self._action = dict(self._zeros), True, 0
 
-    def __call__(self, obs: Any, action_mask: Any = None) -> Any:
-        """The greedy action, as the environment takes it."""
+    def __call__(self, obs: Any, reward: float = 0.0, action_mask: Any = None) -> Any:
+        """The greedy action, as the environment takes it; `reward` is what came with `obs`."""
         given = {"obs": np.asarray(obs, self._obs_dtype)[None], **self._state}
         if self._state:
             given["episode_start"] = np.array([self._starts])
+        if self._reads_previous:
+            given |= {"previous_action": np.array([self._action]), "previous_reward": np.array([reward], np.float32)}
         if self._num_actions is not None:
             given["action_mask"] = np.ones((1, self._num_actions), bool) if action_mask is None else np.asarray(action_mask, bool)[None]
         action, *state = self._session.run(["action", *(f"next_{name}" for name in self._state)], given)
-        self._state, self._starts = dict(zip(self._state, state, strict=True)), False
+        self._state, self._starts, self._action = dict(zip(self._state, state, strict=True)), False, action[0]
         return action[0]
 
 
@@ -53,9 +56,9 @@ def main() -> None:
     for episode in range(arguments.episodes):
         obs, info = env.reset(seed=arguments.seed + episode)
         policy.reset()
-        total, done = 0.0, False
+        total, reward, done = 0.0, 0.0, False
         while not done:
-            obs, reward, terminated, truncated, info = env.step(policy(obs, info.get("action_mask")))
+            obs, reward, terminated, truncated, info = env.step(policy(obs, float(reward), info.get("action_mask")))
             total, done = total + float(reward), terminated or truncated
         print(f"return {total:g}")
     env.close()

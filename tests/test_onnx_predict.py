@@ -17,8 +17,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from command_line import Cli
 from rl_training import DRQN, PPO
+from rl_training.errors import UserError
 from rl_training.exchange.export import export_policy
-from rl_training.exchange.onnx_policy import OnnxPolicy
+from rl_training.exchange.onnx_policy import OnnxPolicy, predict_onnx
 from rl_training.runtime.workflows import predict
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -63,6 +64,19 @@ def test_state_and_distribution_come_along(make: Callable[[Path], Any], tmp_path
     for given, expected in zip(observations, predict(checkpoint, observations), strict=True):
         answer, state = policy.answer(given["obs"], state, [given["episode_start"]])
         assert same(answer, expected)
+
+
+def test_what_led_to_an_observation_comes_along(tmp_path: Path) -> None:
+    """The first has no reward and is an episode's start, said or not."""
+    sizes = {"features_dim": 8, "recurrent_hidden_size": 8, "hidden_sizes": []}
+    agent = DRQN("CartPole-v1", learning_starts=20, previous_action_reward=True, **sizes, **small(tmp_path))
+    checkpoint = agent.learn(40).checkpoint_path
+    file = agent.export(tmp_path / "policy.onnx")
+    observations = [{"obs": A}, {"obs": B, "reward": 1.5}, {"obs": A, "reward": -3.0}, {"obs": B, "episode_start": True}]
+    for found, expected in zip(predict_onnx(file, observations), predict(checkpoint, observations), strict=True):
+        assert same(found, expected)
+    with pytest.raises(UserError, match="observation 2 has no reward"):
+        list(predict_onnx(file, [{"obs": A}, {"obs": B}]))
 
 
 @pytest.fixture

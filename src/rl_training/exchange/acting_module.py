@@ -1,6 +1,7 @@
 """A policy as one module of named tensors: what is exported.
 
-    obs [, h, c, episode_start] [, previous_action, previous_reward] [, action_mask]   →   action, values [, logits | mean, log_std] [, next_h, next_c]
+    obs [, h, c, episode_start [, previous_action, previous_reward]] [, action_mask]
+        →   action, values [, logits | mean, log_std] [, next_h, next_c]
 
 `obs` is what `predict` reads: after the environment's wrappers, before an image is turned channels first and before normalisation, which
 are part of the module. `action` is the greedy or likeliest one among those that `action_mask` allows, as the environment takes it. `values`
@@ -37,8 +38,6 @@ class ActingModule(nn.Module):
         network = policy.network
         if not isinstance(network, nn.Module):
             raise UserError(f"a {type(network).__name__} is no torch module, and so cannot be exported")
-        if reads_previous(policy.network):
-            raise UserError("a row with previous_action_reward cannot be exported: an exported policy has no inputs for them")
         self.network: Any = network
         self.action: dict[str, Any] = policy.spaces["action"]
         self.first_action = policy.first_action

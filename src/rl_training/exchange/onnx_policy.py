@@ -114,9 +114,10 @@ class OnnxPolicy:
         read, masks = read_observation(obs, self.obs_shape, self.obs_dtype), read_action_masks(action_mask, self.action, ())
         inputs = {"obs": read[None], **dict(zip(self._state_shapes, self.initial_state(1) if state is None else state, strict=True))}
         if self._state_shapes:
-            inputs["episode_start"] = np.asarray([False] if episode_start is None else episode_start, bool).reshape(1)
+            starts = state is None or (episode_start is not None and bool(np.all(episode_start)))
+            inputs["episode_start"] = np.array([starts])
         if self._reads_previous:
-            if previous is None and state is not None and not inputs["episode_start"].all():
+            if previous is None and not starts:
                 raise UserError("has no reward, and this policy reads the reward that came with an observation")
             led = (np.zeros(1), np.zeros(1)) if previous is None else previous
             inputs |= {"previous_action": np.asarray(led[0], np.int64), "previous_reward": np.asarray(led[1], np.float32)}
