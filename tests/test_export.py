@@ -47,7 +47,9 @@ def translations() -> Iterator[None]:
 def policy_of_row(algo: str, env: Any = "CartPole-v1", **algo_kwargs: Any) -> Policy:
     """An untrained policy whose outputs are spread: biases and a policy's last layer start near zero."""
     name = env if isinstance(env, str) else "callable:env"
-    config = TrainConfig(algo=algo, env_id=name, seed=3, total_timesteps=10, output_dir="unused", algo_kwargs={**_SMALL, **algo_kwargs})
+    env_kwargs = algo_kwargs.pop("env_kwargs", {})
+    said = {"seed": 3, "total_timesteps": 10, "output_dir": "unused", "env_kwargs": env_kwargs, "algo_kwargs": {**_SMALL, **algo_kwargs}}
+    config = TrainConfig(algo=algo, env_id=name, **said)
     policy = fresh_policy(config, env=None if isinstance(env, str) else env)
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -111,7 +113,7 @@ CASES: dict[str, tuple[str, Any, dict[str, Any]]] = {
         {**_RECURRENT, "previous_action_reward": True},
     ),
     "pixels": ("dqn", Pixels, {}),
-    "recurrent pixels": ("drqn", Pixels, _RECURRENT),
+    "recurrent pixels": ("drqn", Pixels, {**_RECURRENT, "env_kwargs": {"frame_stack": 2}}),
 }
 
 
