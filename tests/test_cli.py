@@ -20,7 +20,7 @@ from checkpoint_files import edit
 from command_line import SMALL, Cli, Outcome
 from rl_training import __version__
 from rl_training.cli import load_config
-from rl_training.commands.output import say
+from rl_training.commands.output import figure, say
 from rl_training.experiment.config import SHIPPED_CONFIGS
 from rl_training.experiment.registry import algorithm_names, get_algorithm_spec
 from rl_training.runtime import signals, workflows
@@ -41,8 +41,17 @@ def test_train_eval_and_resume(cli: Cli, here: Path) -> None:
     evaluated = cli("eval", "--checkpoint", str(run), "--episodes", "3")
     assert cli("eval", "--checkpoint", str(run), "--num-episodes", "3") == evaluated
     assert evaluated.code == 0, evaluated.err
-    figures = yaml.safe_load(evaluated.out)
+    as_json = cli("eval", "--checkpoint", str(run), "--episodes", "3", "--json")
+    figures = json.loads(as_json.out)
     assert figures["eval_episodes"] == 3 and figures["eval_return_mean"] > 0
+    shown = dict(line.split(maxsplit=1) for line in evaluated.out.splitlines())
+    assert shown["policy"] == "dqn on CartPole-v1, seed 5, step 120" and shown["episodes"] == "3, greedy"
+    assert shown["return"].startswith(f"{figure(figures['eval_return_mean'])} ± ") and set(shown) == {
+        "policy",
+        "episodes",
+        "return",
+        "length",
+    }
 
     resumed = cli("resume", "--checkpoint", str(run / "checkpoints" / "latest"), "--total-timesteps", "150", "--quiet")
     assert resumed.code == 0, resumed.err

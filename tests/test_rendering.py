@@ -42,13 +42,13 @@ def test_episodes_are_recorded_one_after_another(cli: Cli, short: str) -> None:
     before = set(Path().iterdir())
     done = cli("eval", "--checkpoint", short, "--episodes", "2", "--record", "play.mp4")
     assert done.code == 0, done.err
-    assert "eval_episodes: 2" in done.out and "eval_length_mean: 6.0" in done.out and done.out.endswith("recorded: play.mp4\n")
+    assert "\nepisodes  2, greedy\n" in done.out and "\nlength    6.0\n" in done.out and done.out.endswith("recorded  play.mp4\n")
     # a picture after each reset and each of the 6 steps, and nothing of a third episode
     assert frames(Path("play.mp4")) == 2 * (LENGTH + 1)
     assert set(Path().iterdir()) - before == {Path("play.mp4")}
     # one episode where none are asked for; an older recording is written over
     again = cli("eval", "--checkpoint", short, "--record", "play.mp4")
-    assert "eval_episodes: 1" in again.out and frames(Path("play.mp4")) == LENGTH + 1
+    assert "\nepisodes  1, greedy\n" in again.out and frames(Path("play.mp4")) == LENGTH + 1
 
 
 @needs_video
@@ -58,7 +58,7 @@ def test_episodes_are_shown_in_a_window(cli: Cli, short: str, monkeypatch: pytes
     monkeypatch.setattr(gym, "make", lambda *args, **kwargs: modes.append(kwargs.get("render_mode")) or make(*args, **kwargs))
     done = cli("eval", "--checkpoint", short, "--render")
     assert done.code == 0, done.err
-    assert "eval_episodes: 1" in done.out and modes == ["human"]
+    assert "\nepisodes  1, greedy\n" in done.out and modes == ["human"]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ after a checkpoint was saved. The commands themselves are in commands/.
 from __future__ import annotations
 
 import contextlib
+import shlex
 import signal
 import sys
 import threading
@@ -34,9 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["app", "load_config", "main"]
 
 # Plain help: rich would take half of the start-up time. Errors are shown by `main`, in one line.
-app = typer.Typer(
-    rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False, help="Deep reinforcement learning in PyTorch."
-)
+app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, help="Deep reinforcement learning in PyTorch.")
 COMMANDS: dict[str, Callable[..., None]] = {
     "train": train,
     "resume": resume,
@@ -157,7 +156,8 @@ def _run(argv: Sequence[str] | None) -> int:
         say("error", error)
         code = 2
     except Interrupted as error:
-        say("interrupted", error)
+        go_on = "" if error.run_dir is None else f"; go on with: rl-training resume --checkpoint {shlex.quote(str(error.run_dir))}"
+        say("interrupted", f"{error}{go_on}")
         code = 128 + error.signum
     except RunError as error:
         say("error", error)

@@ -6,6 +6,7 @@ Messages are one line and say what is wrong and where, because they are shown wi
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 
@@ -32,9 +33,9 @@ class RunError(RuntimeError):
 class Interrupted(RunError):
     """SIGINT or SIGTERM, after a checkpoint was saved: exit code 128 + signal number."""
 
-    def __init__(self, message: str, *, signum: int) -> None:
+    def __init__(self, message: str, *, signum: int, run_dir: Path | None = None) -> None:
         super().__init__(message)
-        self.signum = signum
+        self.signum, self.run_dir = signum, run_dir  # the run to go on with, where there is one
 
     def __reduce__(self) -> tuple[Any, ...]:  # a worker process hands its error to the one that started it
-        return partial(Interrupted, signum=self.signum), self.args
+        return partial(Interrupted, signum=self.signum, run_dir=self.run_dir), self.args

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from rl_training.commands.options import complete_config
 from rl_training.commands.output import table
 from rl_training.errors import UserError
 
@@ -56,7 +57,7 @@ def list_configs() -> None:
     )
 
 
-CONFIG_NAME = typer.Argument(..., metavar="NAME", help="Such as dqn/cartpole.")
+CONFIG_NAME = typer.Argument(..., metavar="NAME", help="Such as dqn/cartpole.", autocompletion=complete_config)
 
 
 @configs_app.command("show")

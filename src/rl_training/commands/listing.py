@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+import textwrap
+
 import typer
 
 from rl_training.commands.output import table
@@ -26,4 +29,7 @@ def doctor(
         if line.section != section:
             section = line.section
             typer.echo(section)
-        typer.echo(f"  {line.name:<44} {line.finding}")
+        width = shutil.get_terminal_size((140, 24)).columns
+        name = f"  {line.name:<{min(44, width // 2)}} "
+        rest = textwrap.wrap(line.finding, max(width - len(name), 24), break_on_hyphens=False) or [""]
+        typer.echo("\n".join([name + rest[0], *(" " * len(name) + more for more in rest[1:])]).rstrip())

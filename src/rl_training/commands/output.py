@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shlex
 import shutil
 import sys
 import textwrap
@@ -24,18 +25,28 @@ def say(kind: str, message: object) -> None:
     print(f"{kind}: {' '.join(str(message).split())}", file=sys.stderr)
 
 
+def figure(value: float) -> str:
+    """A return or its deviation: with one decimal, or more where it is small."""
+    return f"{value:.1f}" if abs(value) >= 10 or value == int(value) else f"{value:.3g}"
+
+
 def show_result(result: TrainResult, quiet: bool) -> None:
     """What a training run ended with."""
     if quiet:
         typer.echo(result.checkpoint_path)
         return
-    metrics = result.metrics
+    metrics, run = result.metrics, shlex.quote(str(result.run_dir))
     typer.echo(f"run:        {result.run_dir}")
     typer.echo(f"checkpoint: {result.checkpoint_path}")
     typer.echo(
-        f"greedy return {metrics['eval_return_mean']:.1f} ± {metrics['eval_return_std']:.1f} over {metrics['eval_episodes']} episodes "
-        f"at step {metrics['global_step']}"
+        f"greedy return {figure(metrics['eval_return_mean'])} ± {figure(metrics['eval_return_std'])} "
+        f"over {metrics['eval_episodes']} episodes at step {metrics['global_step']}"
     )
+    best = f"{run}/checkpoints/best" if (result.run_dir / "checkpoints" / "best").exists() else run
+    typer.echo("next:")
+    typer.echo(f"  rl-training eval --checkpoint {best} --seed 2026")
+    typer.echo(f"  rl-training eval --checkpoint {best} --record play.mp4")
+    typer.echo(f"  rl-training resume --checkpoint {run} --total-timesteps {2 * metrics['global_step']}")
 
 
 def table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]], *, indent: str = "") -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import typer
 
 from rl_training.commands.options import CHECKPOINT
+from rl_training.commands.output import figure
 from rl_training.errors import UserError
 
 
@@ -21,6 +22,7 @@ def evaluate(
     seed: int | None = typer.Option(None, "--seed", min=0, help="Play other episodes than the run's own evaluations."),
     render: bool = typer.Option(False, "--render", help="Show the episodes in a window."),
     record: str | None = typer.Option(None, "--record", metavar="FILE", help="Record the episodes as an .mp4 file (extra `video`)."),
+    as_json: bool = typer.Option(False, "--json", help="Print the figures as one JSON object, for programs."),
 ) -> None:
     """Play greedy episodes with a checkpoint's policy."""
     from rl_training.runtime import workflows
@@ -28,10 +30,31 @@ def evaluate(
     if episodes is None:
         episodes = 1 if render or record is not None else 20
     figures = workflows.evaluate_checkpoint(checkpoint, num_episodes=episodes, seed=seed, render=render, record=record)
-    for key, value in figures.items():
-        typer.echo(f"{key}: {value}")
+    if as_json:
+        import json
+
+        typer.echo(json.dumps(figures if record is None else {**figures, "recorded": record}))
+        return
+    _show_evaluation(checkpoint, figures)
     if record is not None:
-        typer.echo(f"recorded: {record}")
+        typer.echo(f"recorded  {record}")
+
+
+def _show_evaluation(checkpoint: str, figures: dict[str, float]) -> None:
+    """A short table of what was played, and how it went."""
+    from rl_training.experiment.checkpointing import open_checkpoint
+
+    opened = open_checkpoint(checkpoint)
+    config, episodes, cut = opened.config, figures["eval_episodes"], figures["eval_cut_episodes"]
+    lines = {
+        "policy": f"{config.algo} on {config.env_id}, seed {config.seed}, step {opened.step:,}",
+        "episodes": f"{episodes}, greedy" + (f"; {cut} cut after {config.eval_max_steps:,} steps" if cut else ""),
+        "return": f"{figure(figures['eval_return_mean'])} ± {figure(figures['eval_return_std'])} "
+        f"({figure(figures['eval_return_min'])} to {figure(figures['eval_return_max'])})",
+        "length": figure(figures["eval_length_mean"]),
+    }
+    for name, text in lines.items():
+        typer.echo(f"{name:<10}{text}")
 
 
 def predict(

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
-from rl_training.commands.options import CHECKPOINT, DEVICE, QUIET, TOTAL
-from rl_training.commands.output import say, show_result
+from rl_training.commands.options import CHECKPOINT, DEVICE, OWN_CONFIG, QUIET, ROW, TOTAL
+from rl_training.commands.output import figure, say, show_result
 from rl_training.errors import UserError
 
 if TYPE_CHECKING:
     from rl_training.experiment.config import Override, TrainConfig
+    from rl_training.runtime.callbacks import Callback
 
 
 def train(
     ctx: typer.Context,
-    row: str | None = typer.Argument(None, metavar="[ROW]", help="An algorithm to train on --env, such as dqn."),
-    config: str | None = typer.Option(None, "--config", metavar="FILE", help="A config file, or a shipped one by name: dqn/cartpole."),
+    row: str | None = ROW,
+    config: str | None = OWN_CONFIG,
     env: str | None = typer.Option(None, "--env", metavar="ID", help="With ROW: the environment. The config shipped for both is used."),
     seed: int | None = typer.Option(None, "--seed", help="The run's seed."),
     seeds: str | None = typer.Option(None, "--seeds", metavar="LIST", help="One run for each seed: 1,2,3 or 1-5."),
@@ -34,6 +36,7 @@ def train(
     track: list[str] = typer.Option([], "--track", metavar="NAME", help="A tracker beside TensorBoard: wandb or mlflow. Repeatable."),
     run_suffix: str | None = typer.Option(None, "--run-suffix", metavar="TEXT", help="Added to the name of the run's directory."),
     quiet: bool = QUIET,
+    progress_to: Path | None = typer.Option(None, "--progress-to", hidden=True),
 ) -> None:
     """Train what a config says, or an algorithm on an environment: `train dqn --env CartPole-v1`."""
     from rl_training.experiment.config import Override, parse_override
@@ -55,7 +58,12 @@ def train(
             typer.echo(f"config: {chosen.origin}")
         from rl_training.runtime import workflows
 
-        show_result(workflows.train(loaded, run_suffix=run_suffix, quiet=quiet), quiet)
+        callbacks: tuple[Callback, ...] = ()
+        if progress_to is not None:
+            from rl_training.runtime.progress import ProgressFile
+
+            callbacks = (ProgressFile(progress_to),)
+        show_result(workflows.train(loaded, run_suffix=run_suffix, callbacks=callbacks, quiet=quiet), quiet)
         return
     if seed is not None:
         raise UserError("--seed and --seeds: give one of them")
@@ -110,19 +118,11 @@ def _chosen(row: str | None, env: str | None, config: str | None) -> _Chosen:
 
 
 def _train_side_by_side(commands: dict[int, list[str]], jobs: int, quiet: bool) -> None:
-    from rl_training.runtime.seeds import SeedRun, final_return, train_side_by_side
+    from rl_training.commands.side_by_side import SideBySide
+    from rl_training.runtime.seeds import final_return, train_side_by_side
 
-    def started(seed: int) -> None:
-        if not quiet:
-            typer.echo(f"seed {seed}: started")
-
-    def ended(run: SeedRun) -> None:
-        if run.checkpoint is None:
-            say(f"seed {run.seed}", run.message or f"ended with exit code {run.exit_code}")
-        else:
-            typer.echo(run.checkpoint if quiet else f"seed {run.seed}: greedy return {final_return(run.checkpoint):.1f}, {run.checkpoint}")
-
-    runs = train_side_by_side(commands, jobs=jobs, started=started, ended=ended)
+    with SideBySide(quiet=quiet) as shown:
+        runs = train_side_by_side(commands, jobs=jobs, started=shown.started, stepped=shown.stepped, ended=shown.ended)
     _summarise([final_return(run.checkpoint) for run in runs if run.checkpoint is not None], quiet)
     failed = [run for run in runs if run.exit_code]
     if failed:
@@ -135,7 +135,7 @@ def _summarise(returns: list[float], quiet: bool) -> None:
     if len(returns) > 1 and not quiet:
         from statistics import mean, stdev
 
-        typer.echo(f"greedy return {mean(returns):.1f} ± {stdev(returns):.1f} (standard deviation) over {len(returns)} seeds")
+        typer.echo(f"greedy return {figure(mean(returns))} ± {figure(stdev(returns))} (standard deviation) over {len(returns)} seeds")
 
 
 def resume(

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from types import TracebackType
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress
 from typing_extensions import Self
 
 from rl_training.ledger.records import Record
 from rl_training.ledger.suites import Plan
+from rl_training.runtime.progress_line import Fitted
 
 
 class Display:
@@ -20,16 +22,12 @@ class Display:
         self._total, self._ended = total_runs, 0
         self._steps: dict[str, int] = {}
         self._bar = Progress(
-            BarColumn(bar_width=24),
-            TextColumn("{task.completed:,.0f}/{task.total:,.0f} steps"),
-            TextColumn("{task.fields[runs]}"),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
+            Fitted(self._console),
             console=self._console,
             disable=quiet or not self._console.is_terminal,
         )
-        self._task = self._bar.add_task("", total=total_steps, runs="")
+        self._task = self._bar.add_task("", total=total_steps, name=f"0/{total_runs} runs")
+        self._since = time.perf_counter()
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -43,8 +41,9 @@ class Display:
 
     def stepped(self, plan: Plan, step: int) -> None:
         self._steps[plan.name] = step
-        runs = f"{self._ended}/{self._total} runs"
-        self._bar.update(self._task, completed=sum(self._steps.values()), runs=runs)
+        done = sum(self._steps.values())
+        rate = done / max(time.perf_counter() - self._since, 1e-9)
+        self._bar.update(self._task, completed=done, rate=rate, name=f"{self._ended}/{self._total} runs")
 
     def finished(self, plan: Plan, record: Record, *, elsewhere: bool = False) -> None:
         """elsewhere: by another process that works on the same folder."""

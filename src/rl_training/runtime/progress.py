@@ -8,16 +8,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 
+from rl_training.experiment.files import write_json
 from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.progress_line import Fitted, duration
 from rl_training.types import EnvStep
 
 if TYPE_CHECKING:
     from rl_training.runtime.run import Run
 
 REFRESH_SECONDS = 0.2
+
+
+def _seen(run: Run) -> dict[str, str]:
+    """The mean return of the last 100 episodes and ε, as they are shown."""
+    seen = {}
+    if run.recent:
+        seen["return"] = f"{sum(episode.episode_return for episode in run.recent) / len(run.recent):.1f}"
+    if run.parts.exploration_rate is not None:
+        seen["epsilon"] = f"{run.parts.exploration_rate(run.clock.env_steps):.2f}"
+    return seen
 
 
 class Progress(Callback):
@@ -38,21 +49,8 @@ class Progress(Callback):
         self._console.print(f"run directory: {run.directory.path}", highlight=False, soft_wrap=True)
         self._since, self._first = time.perf_counter(), run.clock.env_steps
         if self._console.is_terminal:
-            self._bar = RichProgress(
-                BarColumn(bar_width=24),
-                TextColumn("{task.completed:,.0f}/{task.total:,.0f} steps"),
-                TextColumn("{task.fields[rate]:,.0f}/s"),
-                TextColumn("return {task.fields[episode_return]}"),
-                TextColumn("ε {task.fields[epsilon]}"),
-                TextColumn("eval {task.fields[evaluation]}"),
-                TimeElapsedColumn(),
-                TextColumn("left"),
-                TimeRemainingColumn(),
-                console=self._console,
-                transient=False,
-            )
-            fields: dict[str, Any] = {"rate": 0.0, "episode_return": "–", "epsilon": "–", "evaluation": "–"}
-            self._task = self._bar.add_task("", total=run.total, completed=run.clock.env_steps, **fields)
+            self._bar = RichProgress(Fitted(self._console), console=self._console)
+            self._task = self._bar.add_task("", total=run.total, completed=run.clock.env_steps)
             self._bar.start()
 
     def on_status(self, run: Run, what: str, text: str) -> None:
@@ -62,11 +60,7 @@ class Progress(Callback):
         if self._bar is None or (now := time.perf_counter()) < self._next:
             return
         self._next = now + REFRESH_SECONDS
-        fields: dict[str, Any] = {"rate": (run.clock.env_steps - self._first) / max(now - self._since, 1e-9)}
-        if run.recent:
-            fields["episode_return"] = f"{sum(episode.episode_return for episode in run.recent) / len(run.recent):.1f}"
-        if run.parts.exploration_rate is not None:
-            fields["epsilon"] = f"{run.parts.exploration_rate(run.clock.env_steps):.2f}"
+        fields: dict[str, Any] = {"rate": (run.clock.env_steps - self._first) / max(now - self._since, 1e-9), **_seen(run)}
         self._bar.update(self._task, completed=run.clock.env_steps, **fields)
 
     def on_log(self, run: Run, record: Mapping[str, float]) -> None:
@@ -77,8 +71,7 @@ class Progress(Callback):
             parts.append(f"return {record['rollout/ep_rew_mean']:.1f}")
         if "rollout/exploration_rate" in record:
             parts.append(f"ε {record['rollout/exploration_rate']:.2f}")
-        left = max(0, run.total - run.clock.env_steps) / max(record["time/fps"], 1e-9)
-        parts.append(f"{left:.0f} s left")
+        parts.append(f"{duration(max(0, run.total - run.clock.env_steps) / max(record['time/fps'], 1e-9))} left")
         self._console.print("  ".join(parts), highlight=False)
 
     def on_eval(self, run: Run, metrics: Mapping[str, float]) -> None:
@@ -97,3 +90,16 @@ class Progress(Callback):
             self._bar.update(self._task, completed=run.clock.env_steps)
             self._bar.stop()
             self._bar = None
+
+
+class ProgressFile(Callback):
+    """The same for whoever started this process, in a file that holds one JSON object: `train --jobs` reads it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._next = path, 0.0
+
+    def on_step(self, run: Run, step: EnvStep) -> None:
+        if (now := time.perf_counter()) < self._next:
+            return
+        self._next = now + REFRESH_SECONDS
+        write_json(self._path, {"completed": run.clock.env_steps, "total": run.total, **_seen(run)})

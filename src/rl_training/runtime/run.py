@@ -120,7 +120,7 @@ class Run:
         kept = f"the last checkpoint is {self.checkpoint_path}" if self.checkpoint_path else "no checkpoint had been saved yet"
         if isinstance(error, Asked) and self.signals.signum is not None:
             how = "asked twice, left at once without saving" if self.signals.came_twice else "interrupted while compiling"
-            raise Interrupted(f"{how} ({kept})", signum=self.signals.signum) from None
+            raise Interrupted(f"{how} ({kept})", signum=self.signals.signum, run_dir=self.directory.path) from None
         if isinstance(error, (RunError, UserError, OSError)) and not isinstance(error, Interrupted):  # bad input would have shown before
             raise RunError(f"{error} ({kept})") from error
 
@@ -146,7 +146,9 @@ class Run:
     def _leave(self, signum: int) -> NoReturn:
         if not self._is_saved:
             self.checkpoint()
-        raise Interrupted(f"interrupted at step {self.clock.env_steps}; saved {self.checkpoint_path}", signum=signum)
+        raise Interrupted(
+            f"interrupted at step {self.clock.env_steps}; saved {self.checkpoint_path}", signum=signum, run_dir=self.directory.path
+        )
 
     # What the loop tells
 

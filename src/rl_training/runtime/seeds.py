@@ -13,9 +13,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from rl_training.errors import UserError
+from rl_training.experiment.files import read_json
 
 MAX_SEEDS = 1_000
 
@@ -45,9 +46,15 @@ def parse_seeds(text: str) -> list[int]:
 
 
 def train_side_by_side(
-    commands: Mapping[int, Sequence[str]], *, jobs: int, started: Callable[[int], None], ended: Callable[[SeedRun], None]
+    commands: Mapping[int, Sequence[str]],
+    *,
+    jobs: int,
+    started: Callable[[int], None],
+    ended: Callable[[SeedRun], None],
+    stepped: Callable[[int, Mapping[str, Any]], None] = lambda seed, progress: None,
 ) -> list[SeedRun]:
-    """Runs `rl-training <command>` for each seed, `jobs` at a time, and tells of each start and end; the runs in the order given.
+    """Runs `rl-training <command>` for each seed, `jobs` at a time, and tells of each start, how it gets on and its end; the runs in the
+    order given.
 
     A command is a quiet `train`, which prints its checkpoint. A seed that fails does not stop the others. SIGINT and SIGTERM are passed on
     once to those under way, which save and leave, and no more are started.
@@ -60,9 +67,14 @@ def train_side_by_side(
         while running or (waiting and not signalled):
             while waiting and len(running) < jobs and not signalled:
                 seed = waiting.pop(0)
-                running[seed] = _Process([sys.executable, "-m", "rl_training", *commands[seed]], environment, Path(folder) / str(seed))
+                progress = ["--progress-to", f"{folder}/{seed}.json"]
+                command = [sys.executable, "-m", "rl_training", *commands[seed], *progress]
+                running[seed] = _Process(command, environment, Path(folder) / str(seed))
                 started(seed)
             time.sleep(0.05)
+            for seed in running:
+                with contextlib.suppress(OSError, ValueError):  # nothing yet
+                    stepped(seed, read_json(Path(folder) / f"{seed}.json", limit=1 << 16))
             for seed in [each for each, process in running.items() if process.over]:
                 done[seed] = running.pop(seed).outcome(seed)
                 ended(done[seed])

@@ -1,0 +1,187 @@
+"""What a terminal shows, at 80 and 120 columns: lines that fit, the time left, a line per run, and what to type next."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from command_line import Cli
+from rl_training.commands.output import figure
+from rl_training.commands.side_by_side import SideBySide
+from rl_training.errors import Interrupted
+from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.registry import algorithm_names
+from rl_training.ledger.display import Display
+from rl_training.runtime import workflows
+from rl_training.runtime.progress import Progress, ProgressFile
+from rl_training.runtime.progress_line import duration, fitted
+from rl_training.runtime.seeds import SeedRun
+from test_dqn_trainer_smoke import smoke_config
+
+FULL: dict[str, Any] = {"name": "seed 12", "rate": 12_345.6, "return": "-123.4", "epsilon": "0.05", "evaluation": "-500.0 ± 123.4"}
+LARGE = 123_456_789, 1_000_000_000
+
+
+def terminal(width: int) -> Console:
+    return Console(file=io.StringIO(), force_terminal=True, width=width, color_system=None, legacy_windows=False)
+
+
+def written(console: Console) -> list[str]:
+    file = console.file
+    assert isinstance(file, io.StringIO)
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", file.getvalue()).replace("\r", "\n").split("\n")
+
+
+@pytest.mark.parametrize(("seconds", "shown"), [(0.2, "0:00"), (59.6, "1:00"), (754, "12:34"), (3_600, "1:00:00"), (90_061, "25:01:01")])
+def test_durations(seconds: float, shown: str) -> None:
+    assert duration(seconds) == shown
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 80, 100, 120, 200])
+@pytest.mark.parametrize("done_of", [(0, 100), (1_234, 50_000), LARGE, (7, 7)])
+def test_a_line_fits_and_says_what_is_left(width: int, done_of: tuple[int, int]) -> None:
+    line = fitted(*done_of, FULL, width).plain
+    assert len(line) <= width
+    assert line.endswith(" left" if done_of[0] < done_of[1] else "done")
+
+
+def test_what_matters_least_goes_first() -> None:
+    whole = fitted(1_234, 50_000, FULL, 200).plain
+    assert whole == f"seed 12  {'━' * 24}  1,234/50,000  12,346/s  return -123.4  ε 0.05  eval -500.0 ± 123.4  0:04 left"
+    narrow = fitted(1_234, 50_000, FULL, 80).plain
+    assert [word for word in ("ε", "/s", "eval", "return", "seed") if word in narrow] == ["eval", "return", "seed"]
+    assert fitted(1_234, 50_000, FULL, 31).plain == "━━━━━━  1,234/50,000  0:04 left"
+    assert fitted(10, 100, {}, 80).plain.endswith("10/100  -:-- left")  # no rate yet
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_bar_of_a_run_fits_and_shows_the_time_left(width: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    console = terminal(width)
+    monkeypatch.setattr("rl_training.runtime.progress.REFRESH_SECONDS", 0.0)
+    config = smoke_config(tmp_path, total_timesteps=120, eval_interval=50)
+    workflows.train(config, callbacks=[Progress(console)])
+    lines = written(console)
+    bars = [line for line in lines if "━" in line]
+    assert bars and all(len(line) <= width for line in bars)
+    assert all(line.rstrip().endswith((" left", "done")) for line in bars)
+    assert any("eval" in line and "return" in line for line in bars)
+
+
+def test_plain_lines_fit_80_columns(tmp_path: Path) -> None:
+    console = Console(file=io.StringIO(), width=80, force_terminal=False)
+    workflows.train(smoke_config(tmp_path, total_timesteps=120, log_interval=50), callbacks=[Progress(console)])
+    lines = [line for line in written(console) if line.startswith("step") and "/s" in line]
+    assert lines and all(re.fullmatch(r"step [\d,]+/120  .*\d+:\d\d left", line) and len(line) <= 80 for line in lines)
+
+
+def test_a_suite_says_how_many_runs_and_how_long() -> None:
+    console = terminal(80)
+    plan: Any = type("Plan", (), {"name": "dqn__cartpole__seed1", "config": type("C", (), {"total_timesteps": 50_000})})
+    with Display(20, 1_000_000, console=console) as display:
+        display.started(plan)
+        display.stepped(plan, 1_000)
+    bars = [line for line in written(console) if "━" in line]
+    assert bars and all(len(line) <= 80 and line.rstrip().endswith("left") and "0/20 runs" in line for line in bars)
+
+
+# Side by side
+
+
+def test_each_run_has_a_line_while_it_is_under_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    console = terminal(80)
+    (tmp_path / "metrics.jsonl").write_text(json.dumps({"step": 9, "eval/mean_reward": 0.125}) + "\n")
+    with SideBySide(quiet=False, console=console) as shown:
+        for seed in (1, 2):
+            shown.started(seed)
+        for done in (10, 20):
+            shown.stepped(1, {"completed": done, "total": 50_000, "return": "12.5", "epsilon": "1.00"})
+        shown._lines.refresh()
+        frame = [line for line in written(console) if line.startswith("seed")][-2:]
+        shown.ended(SeedRun(1, 0, tmp_path / "checkpoints" / "step_9", ""))
+        shown._lines.refresh()
+    assert frame[0].startswith("seed 1  ") and "20/50,000" in frame[0] and "return 12.5" in frame[0] and frame[0].rstrip().endswith("left")
+    assert frame[1].startswith("seed 2  ") and max(map(len, frame)) <= 80
+    assert capsys.readouterr().out == f"seed 1: greedy return 0.125, {tmp_path / 'checkpoints' / 'step_9'}\n"
+
+
+def test_a_run_tells_how_far_it_is_through_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "progress.json"
+    workflows.train(smoke_config(tmp_path, total_timesteps=60), callbacks=[ProgressFile(file)])
+    told = json.loads(file.read_text())
+    assert told["total"] == 60 and 1 <= told["completed"] <= 60 and told["epsilon"] == "1.00"
+
+
+# Tables
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_tables_fit(columns: int, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    for command in (["algos"], ["configs"], ["doctor", "--seconds", "0"]):
+        lines = cli(*command).out.splitlines()
+        tables = [line for line in lines if not line.startswith(("Reached", "Train one"))]
+        assert len(lines) > 5 and max(map(len, tables)) <= columns, max(tables, key=len)
+
+
+# What to type next
+
+
+def test_after_training_it_says_what_to_type_next(cli: Cli) -> None:
+    done = cli("train", "--config", "small.yaml", "--run-suffix", "it's")
+    assert done.code == 0
+    following = done.out.split("next:\n")[1].splitlines()
+    assert [line.split()[:2] for line in following] == [["rl-training", "eval"], ["rl-training", "eval"], ["rl-training", "resume"]]
+    assert cli(*shlex.split(following[0])[1:], "--episodes", "1").code == 0
+    assert cli(*shlex.split(following[2])[1:], "--quiet").out.strip().endswith("step_240")
+    assert "next:" not in cli("train", "--config", "small.yaml", "--quiet").out
+
+
+def test_after_an_interrupt_it_says_how_to_go_on(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def leave(config: TrainConfig, **_: Any) -> Any:
+        raise Interrupted("interrupted at step 9; saved x", signum=2, run_dir=Path("runs/a b"))
+
+    monkeypatch.setattr(workflows, "train", leave)
+    outcome = cli("train", "--config", "small.yaml")
+    assert outcome.code == 130
+    assert outcome.err == "interrupted: interrupted at step 9; saved x; go on with: rl-training resume --checkpoint 'runs/a b'\n"
+    error = pickle.loads(pickle.dumps(Interrupted("x", signum=15, run_dir=Path("r"))))  # ours, between our processes
+    assert (error.signum, error.run_dir) == (15, Path("r"))
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [(500.0, "500.0"), (0.98765, "0.988"), (-83.21, "-83.2"), (0.0, "0.0"), (1.0, "1.0"), (9.4, "9.4")]
+)
+def test_figures(value: float, shown: str) -> None:
+    assert figure(value) == shown
+
+
+# Shells
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("train --config dqn/cartp", ["dqn/cartpole", "dqn/cartpole_velocity_free", "dqn/cartpole_velocity_free_frame_stack"]),
+        ("train --config smal", ["small.yaml"]),
+        ("train rainb", [name for name in algorithm_names() if name.startswith("rainb")]),
+        ("configs show ppo/pend", ["ppo/pendulum"]),
+        ("eva", ["eval"]),
+    ],
+)
+def test_a_shell_completes_what_there_is(words: str, offered: list[str], here: Path) -> None:
+    count = len(words.split())
+    asked = {"_RL_TRAINING_COMPLETE": "complete_bash", "COMP_WORDS": f"rl-training {words}", "COMP_CWORD": str(count)}
+    command = [sys.executable, "-m", "rl_training"]
+    answer = subprocess.run(command, env={**os.environ, **asked}, capture_output=True, text=True, cwd=here, check=True)
+    assert answer.stdout.split() == offered
