@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,125 +12,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from frame_worlds import World, sequences_equal, transitions_equal
 from rl_training.data import (
     NStepAccumulator,
     PrioritizedRecurrentReplayBuffer,
     PrioritizedReplayBuffer,
-    RecurrentReplayBuffer,
     ReplayBuffer,
     sampled_ring,
     samplers,
     storage,
 )
 from rl_training.data.frames import FrameLayout, FrameNumbers
-from rl_training.data.sequences import ChunkAssembler, ChunkLayout
-from rl_training.data.storage import Field
-from rl_training.types import Step
-
-FRAME = (1, 3, 3)  # nine bytes: no whole number of words
-HIDDEN = 2
-
-
-class World:
-    """Environments whose frames are numbered as they come: an episode's first one, then what each step leads to. They hold their number.
-
-    Some ends are truncations, some are followed by a reset step (`valid` False), some steps lose a life.
-    """
-
-    def __init__(self, num_envs: int, stack: int, longest: int, reset_steps: bool, seed: int) -> None:
-        self.rng, self.num_envs, self.stack, self.longest, self.reset_steps = random.Random(seed), num_envs, stack, longest, reset_steps
-        self.frames = 0
-        self.time = 0
-        self.stacks = [deque([0] * stack, stack) for _ in range(num_envs)]
-        self.begins = [True] * num_envs
-        self.resetting = [False] * num_envs
-        self.left = [self._length() for _ in range(num_envs)]
-
-    def _length(self) -> int:
-        return self.rng.randint(1, self.longest)
-
-    def _new(self, env: int) -> None:
-        self.frames += 1
-        self.stacks[env].append(self.frames)
-
-    def step(self) -> Step:
-        """One vector step, with whole stacks; `weights_version` is the oldest frame that `obs` needs."""
-        made = range(self.num_envs)
-        valid = [not self.resetting[env] for env in made]
-        begins = list(self.begins)
-        for env in made:
-            if begins[env] and valid[env]:
-                self.stacks[env].extend([0] * self.stack)
-                self._new(env)
-        obs, needs = self._whole(), [min((i for i in self.stacks[env] if i), default=0) for env in made]
-        terminated, truncated, lost = (np.zeros(self.num_envs, bool) for _ in range(3))
-        for env in made:
-            if valid[env]:
-                self._new(env)
-                self.left[env] -= 1
-                lost[env] = self.rng.random() < 0.1
-                if self.left[env] == 0:
-                    (terminated if self.rng.random() < 0.5 else truncated)[env] = True
-        next_obs = self._whole()
-        for env in made:
-            self.resetting[env] = bool(valid[env] and self.left[env] == 0 and self.reset_steps)
-            self.begins[env] = self.left[env] == 0 and not self.resetting[env]
-            if self.begins[env]:
-                self.left[env] = self._length()
-        self.time += 1
-        actions = np.array([self.time * self.num_envs + env for env in made])  # tell every step from every other
-        state = np.stack([actions, -actions], 1).astype(np.float32)[None]
-        return Step(
-            obs, actions, actions / 8, next_obs, terminated, truncated, np.array(begins), np.array(valid), (state, state), lost_life=lost,
-            weights_version=np.array(needs),
-        )  # fmt: skip
-
-    def _whole(self) -> Any:
-        """[E, K·C, H, W]: a frame's number, spread over its bytes; zeros before an episode's start."""
-        numbers = np.array([list(stack) for stack in self.stacks])
-        return (numbers[:, :, None, None] * np.arange(1, 10).reshape(3, 3) % 251).astype(np.uint8)
-
-
-class Model:
-    """What a ring of `capacity` items holds that has to let those go whose frames are overwritten."""
-
-    def __init__(self, capacity: int, num_frames: int) -> None:
-        self.capacity, self.num_frames = capacity, num_frames
-        self.items: list[dict[str, Any]] = []  # all that ever came in
-        self.gone = 0  # of them
-        self.max_priority = 1.0
-
-    def add(self, items: list[dict[str, Any]], frames: int) -> None:
-        oldest = frames - self.num_frames + 1
-
-        def let_go() -> None:
-            stale = [i for i in range(self.gone, len(self.items)) if self.items[i]["need"] < oldest]
-            self.gone = max(self.gone, len(self.items) - self.capacity, *(i + 1 for i in stale), 0)
-
-        let_go()
-        self.items += [{**item, "priority": self.max_priority} for item in items if item["need"] >= oldest]
-        let_go()
-
-    @property
-    def live(self) -> list[dict[str, Any]]:
-        return self.items[self.gone :]
-
-    def at(self, slot: int) -> dict[str, Any] | None:
-        """The item in a slot, if it is there."""
-        for i in range(self.gone, len(self.items)):
-            if i % self.capacity == slot:
-                return self.items[i]
-        return None
-
-    def update(self, slots: list[int], priorities: list[float]) -> None:
-        for slot, priority in zip(slots, priorities, strict=True):
-            if (item := self.at(slot)) is not None:
-                item["priority"] = priority
-                self.max_priority = max(self.max_priority, priority)
-
-    def leaves(self, size: int, alpha: float, eps: float) -> Any:
-        held = [self.at(slot) for slot in range(size)]
-        return np.array([0.0 if item is None else (item["priority"] + eps) ** alpha for item in held])
+from rl_training.data.sequences import ChunkLayout
 
 
 @contextmanager
@@ -145,140 +36,34 @@ def living_in(tensors: bool) -> Iterator[None]:
         yield
 
 
-def one_by_one(items: dict[str, Any], key: str) -> list[dict[str, Any]]:
-    return [{name: value[i] for name, value in items.items()} for i in range(len(items.get(key, ())))]
+WORLDS = st.builds(
+    World,
+    num_envs=st.integers(1, 3),
+    stack=st.integers(1, 4),
+    longest=st.sampled_from([1, 3, 12, 60]),
+    reset_steps=st.booleans(),
+    seed=st.integers(0, 2**20),
+)
+LAYOUTS = st.builds(
+    lambda trained, burn_in, overlap: ChunkLayout(trained + burn_in, burn_in, min(overlap, trained + burn_in - 1)),
+    st.integers(1, 6),
+    st.integers(0, 3),
+    st.integers(0, 4),
+)
 
 
-def exercise(world: World, makers: Any, make_buffer: Any, read: Any, compare: Any, *, steps: int, tensors: bool) -> None:
-    """The same steps into the frame store and into the model, in random portions, with samples, priorities and restarts between."""
-    naive, framed = makers
-    numbers = FrameNumbers(world.stack, world.num_envs)
-    rng = random.Random(world.frames + steps)
+@settings(max_examples=25, deadline=None)
+@given(WORLDS, st.integers(1, 40), st.booleans(), st.booleans(), st.integers(1, 4))
+def test_transitions_are_those_of_whole_stacks(world: World, capacity: int, prioritized: bool, tensors: bool, n_step: int) -> None:
     with living_in(tensors):
-        buffer = make_buffer()
-        framed_ring = buffer._ring
-        model = Model(framed_ring.storage.capacity, framed_ring.frames.capacity)
-        prioritized, stale = framed_ring.prioritized, None
-        kept: list[Any] = []
-        expected: list[dict[str, Any]] = []
-        for _ in range(steps):
-            step = world.step()
-            expected += read(naive.push(step))
-            kept.append(framed.push(numbers.number(step)))
-            if rng.random() < 0.4:
-                continue
-            whole = [items for items in kept if items]
-            joined = {name: np.concatenate([items[name] for items in whole]) for name in whole[0]} if whole else {}
-            buffer.add_items({**joined, **numbers.take()})
-            model.add(expected, world.frames)
-            kept, expected = [], []
-            assert len(buffer) == len(model.live)
-            if rng.random() < 0.1:
-                state, numbered = buffer.state_dict(), numbers.state_dict()
-                buffer = make_buffer()
-                buffer.load_state_dict(state)
-                numbers.load_state_dict(numbered)
-            if not model.live:
-                with pytest.raises(ValueError, match="empty"):
-                    buffer.sample(1)
-                continue
-            batch = buffer.sample(16)
-            compare(batch, {item["key"]: item for item in model.live})
-            if prioritized:
-                drawn = batch["indices"]
-                for indices in (drawn, stale):
-                    if indices is not None:
-                        raw = np.array([rng.choice([0.0, 0.5, 3.0, 7.0]) for _ in indices], np.float32)
-                        once = list({int(slot): i for i, slot in enumerate(indices)}.values())  # of a slot named twice, either may count
-                        buffer.update_priorities(indices[once], raw[once])
-                        model.update(indices[once].tolist(), raw[once].tolist())
-                if rng.random() < 0.3:
-                    stale = drawn
-                saved = buffer.state_dict()["sampler"]["priorities"]
-                np.testing.assert_allclose(saved, model.leaves(len(saved), 0.6, 1e-6), rtol=1e-9)
-
-
-WORLDS = {
-    "num_envs": st.integers(1, 3),
-    "stack": st.integers(1, 4),
-    "longest": st.sampled_from([1, 3, 12, 60]),
-    "reset_steps": st.booleans(),
-    "seed": st.integers(0, 2**20),
-    "capacity": st.integers(1, 40),
-    "prioritized": st.booleans(),
-    "tensors": st.booleans(),
-}
-CARRIED = {"weights_version": Field((), torch.int64)}
+        transitions_equal(world, capacity, prioritized=prioritized, n_step=n_step)
 
 
 @settings(max_examples=25, deadline=None)
-@given(**WORLDS, n_step=st.integers(1, 4))
-def test_transitions_are_those_of_whole_stacks(
-    num_envs: int, stack: int, longest: int, reset_steps: bool, seed: int, capacity: int, prioritized: bool, tensors: bool, n_step: int
-) -> None:
-    makers = [NStepAccumulator(n_step, 0.9, num_envs, carried=CARRIED) for _ in range(2)]
-    kind = PrioritizedReplayBuffer if prioritized else ReplayBuffer
-    how: dict[str, Any] = {"obs_dtype": torch.uint8, "extra": CARRIED, "frames": FrameLayout(stack), "seed": seed}
-
-    def read(items: Any) -> list[dict[str, Any]]:
-        return [{**item, "need": int(item["weights_version"]), "key": int(item["actions"])} for item in one_by_one(items, "rewards")]
-
-    def compare(batch: Any, live: dict[int, Any]) -> None:
-        assert batch["obs"].shape == batch["next_obs"].shape == (16, stack, 3, 3) and batch["obs"].dtype == torch.uint8
-        drawn = [live[key] for key in batch["actions"].tolist()]
-        for name in ("obs", "next_obs", "rewards", "dones", "discounts", "weights_version"):
-            assert np.array_equal(batch[name], np.stack([item[name] for item in drawn])), name
-
-    world = World(num_envs, stack, longest, reset_steps, seed)
-    exercise(world, makers, lambda: kind(capacity, (stack, *FRAME[1:]), **how), read, compare, steps=60, tensors=tensors)
-
-
-@settings(max_examples=25, deadline=None)
-@given(**WORLDS, length=st.integers(1, 6), burn_in=st.integers(0, 3), overlap=st.integers(0, 4))
-def test_sequences_are_those_of_whole_stacks(
-    num_envs: int,
-    stack: int,
-    longest: int,
-    reset_steps: bool,
-    seed: int,
-    capacity: int,
-    prioritized: bool,
-    tensors: bool,
-    length: int,
-    burn_in: int,
-    overlap: int,
-) -> None:
-    length += burn_in
-    overlap = min(overlap, length - 1)
-    shape = (stack, *FRAME[1:])
-    kind = PrioritizedRecurrentReplayBuffer if prioritized else RecurrentReplayBuffer
-    how: dict[str, Any] = {"obs_dtype": torch.uint8, "extra": CARRIED, "frames": FrameLayout(stack), "burn_in": burn_in, "seed": seed}
-    if prioritized:
-        how["alpha"] = 0.6
-
-    def make() -> Any:
-        return kind(capacity + length, num_envs, shape, length, HIDDEN, 1, overlap, **how)
-
-    fields: dict[str, Any] = {"obs": Field(shape, torch.uint8), "actions": Field((), torch.int64), "state_shape": (2, 1, HIDDEN)}
-    naive = ChunkAssembler(ChunkLayout(length, burn_in, overlap), num_envs, **fields, carried=CARRIED)
-
-    def read(items: Any) -> list[dict[str, Any]]:
-        chunks = one_by_one(items, "end")
-        return [{**c, "need": int(c["weights_version"][c["begin"]]), "key": tuple(c["actions"].tolist())} for c in chunks]
-
-    def compare(batch: Any, live: dict[Any, Any]) -> None:
-        assert batch["obs"].shape == batch["next_obs"].shape == (length, 16, *shape)
-        drawn = [live[tuple(actions)] for actions in batch["actions"].T.tolist()]
-        for name in ("obs", "rewards", "dones", "weights_version"):
-            stored = np.stack([item[name] for item in drawn], 1)
-            assert np.array_equal(batch[name], stored[:length]), name
-            if name == "obs":
-                assert np.array_equal(batch["next_obs"], stored[1:])
-        assert np.array_equal(batch["initial_c"], np.stack([item["initial_state"][1] for item in drawn], 1))
-        assert batch["mask"].sum(0).tolist() == [item["end"] - burn_in for item in drawn]
-
-    world = World(num_envs, stack, longest, reset_steps, seed)
-    exercise(world, (naive, make().make_assembler()), make, read, compare, steps=60, tensors=tensors)
+@given(WORLDS, st.integers(1, 40), st.booleans(), st.booleans(), LAYOUTS)
+def test_sequences_are_those_of_whole_stacks(world: World, capacity: int, prioritized: bool, tensors: bool, layout: ChunkLayout) -> None:
+    with living_in(tensors):
+        sequences_equal(world, capacity, layout, prioritized=prioritized)
 
 
 ATARI: dict[str, Any] = {"obs_shape": (4, 84, 84), "obs_dtype": torch.uint8, "frames": FrameLayout(4)}

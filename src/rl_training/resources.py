@@ -21,12 +21,27 @@ def available_memory(device: str = "cpu") -> int | None:
     return min(figures, default=None)
 
 
+class TooLarge(UserError):
+    """Something that does not fit into memory, with both figures."""
+
+    def __init__(self, what: str, needed: int, available: int, device: str, remedy: str) -> None:
+        self.what, self.available = what, available
+        self.figures = f"needs {format_bytes(needed)} on {device}, but only {format_bytes(available)} is available"
+        super().__init__(f"{what} {self.figures}: {remedy}")
+
+    def __reduce__(self) -> tuple[type[UserError], tuple[str]]:  # an actor's process hands its error to the learner's
+        return UserError, (str(self),)
+
+
 def require_memory(needed: int, *, device: str, what: str, remedy: str = "lower the capacity") -> None:
-    """Raise UserError with both figures when `needed` bytes do not fit on `device`."""
+    """Raise TooLarge when `needed` bytes do not fit on `device`. Of a GPU's memory a sixteenth stays for the passes of the networks."""
     available = available_memory(device)
-    if available is not None and needed > available:
-        figures = f"needs {format_bytes(needed)} on {device}, but only {format_bytes(available)} is available"
-        raise UserError(f"{what} {figures}: {remedy}")
+    if available is None:
+        return
+    if device.startswith("cuda"):
+        available -= available // 16
+    if needed > available:
+        raise TooLarge(what, needed, available, device, remedy)
 
 
 def speed_is_on() -> bool:

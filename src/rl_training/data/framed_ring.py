@@ -145,6 +145,9 @@ class FramedRing(SampledRing):
         self.storage.gather(slots, batch)
         return batch
 
+    def page_lock_batches(self) -> None:
+        self.frames.page_locked = True
+
     def update_priorities(self, indices: Any, priorities: Any) -> None:
         """Those of items that are gone are passed over."""
         capacity = self.storage.capacity

@@ -133,6 +133,7 @@ class FrameStore:
         self._oldest = np.zeros(capacity + 1, np.int64)
         self._oldest[0] = _NEVER
         self.base = self.next = NO_FRAME + 1
+        self.page_locked = False  # whether stacks gathered on the host lie in page-locked memory
         self._staging = None if self._on_cpu else (Staging(words, device), Staging(stack, device))
 
     def _zeros(self, width: int) -> Tensor:
@@ -216,8 +217,10 @@ class FrameStore:
         shape = (*rows.shape, *self.obs.shape)
         if self._on_cpu:
             host = self._stacks.numpy().take(rows.numpy().reshape(-1), 0)
-            taken = self._frames.numpy().take(host.reshape(-1), 0).view(self._numpy_dtype)
-            return torch.from_numpy(taken[:, : self._elements].reshape(shape))
+            flat = host.reshape(-1)
+            taken = torch.empty((len(flat), self._frames.shape[1]), dtype=torch.int64, pin_memory=self.page_locked)
+            self._frames.numpy().take(flat, 0, out=taken.numpy(), mode="clip")  # straight into it; rows are always in range
+            return taken.view(self.obs.dtype)[:, : self._elements].reshape(shape)
         of_stacks = self._stacks.index_select(0, rows.reshape(-1))
         return self._frames.index_select(0, of_stacks.view(-1)).view(self.obs.dtype)[:, : self._elements].reshape(shape)
 

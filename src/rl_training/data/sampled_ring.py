@@ -101,6 +101,9 @@ class SampledRing:
             storage.gather(indices, batch)
         return batch
 
+    def page_lock_batches(self) -> None:
+        pass  # rows are small
+
     def update_priorities(self, indices: Any, priorities: Any) -> None:
         self.sampler.update(indices, priorities, self.storage.size)
 
@@ -143,6 +146,10 @@ class SampledBuffer:
         """What its items are drawn in proportion to, in all: the sum of their leaves, or their number."""
         sampler = self._ring.sampler
         return sampler.tree.total if isinstance(sampler, SumTreeSampler) else float(len(self))
+
+    def page_lock_batches(self) -> None:
+        """Let stacks of frames be gathered in page-locked host memory, from which they are copied to a GPU."""
+        self._ring.page_lock_batches()
 
     def unpack(self, batch: Batch) -> Batch:
         """A batch that was sampled `packed` as it would have been without."""

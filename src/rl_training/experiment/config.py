@@ -119,6 +119,7 @@ class TrainConfig(BaseModel):
     total_timesteps: Count
     output_dir: Folder
     device: str = "auto"
+    replay_device: Literal["auto", "cpu", "cuda"] = "auto"  # where replay lives, for a run that learns on a GPU
     num_envs: Annotated[int, Field(ge=1, le=65_536)] = 1
     eval_episodes: Annotated[int, Field(ge=1, le=1_000_000)] = 5
     eval_max_steps: Count = 27_000

@@ -18,6 +18,7 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
 from rl_training.algorithms.ppo import PPO
@@ -139,10 +140,12 @@ def accelerate_updates(
     if not compile or not speed_is_on():
         return updates
     if device.type == "cuda":
-        from rl_training.speed.graphs import GraphedUpdates
+        from rl_training.speed.graphs import GraphedUpdates, HostFedUpdates
 
         prepare = _torso_compiler(updates.learner, say, compiling) if planned_updates >= BREAK_EVEN_UPDATES else None
-        return GraphedUpdates(updates.learner, updates.replay, updates.batch_size, updates.beta, device, prepare)
+        on_host = isinstance(updates.replay.generator, np.random.Generator)
+        form = HostFedUpdates if on_host else GraphedUpdates
+        return form(updates.learner, updates.replay, updates.batch_size, updates.beta, device, prepare)
     return CompilingUpdates(updates, say, compiling)
 
 

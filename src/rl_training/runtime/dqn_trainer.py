@@ -21,6 +21,7 @@ from rl_training.experiment.settings import ValueSettings
 from rl_training.models.build import build_q_network
 from rl_training.models.network import ValueNetwork, is_value_network
 from rl_training.models.q_network import QNetwork
+from rl_training.runtime.replay_place import place_replay
 from rl_training.runtime.run import RunOptions, TrainResult
 from rl_training.runtime.trainer_setup import Setup, prepare
 from rl_training.runtime.value_based import (
@@ -70,9 +71,9 @@ def build_parts(setup: Setup, rule: Rule | None = None, backup: Backup | None = 
     learner = build_learner(setup, settings, network, rule, backup or own_backup(settings))
     buffer = PrioritizedReplayBuffer if settings.prioritized else ReplayBuffer
     make = partial(_transition_buffer, buffer, replay_keywords(setup, settings, learner.backup))
-    held = make(capacity=1) if config.replay_shards else make()  # shards hold the items, and this one shows what they are
+    held, placed = place_replay(setup, make, sample=1)
     accumulator = NStepAccumulator(settings.n_step, settings.gamma, config.num_envs, carried=held.extra)
-    replay, feed = make_feed(setup, accumulator, held, clip_rewards=settings.n_step == 1)
+    replay, feed = make_feed(setup, accumulator, placed, clip_rewards=settings.n_step == 1)
     return ValueParts(network, learner, replay, feed, make)
 
 

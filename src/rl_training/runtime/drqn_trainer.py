@@ -16,6 +16,7 @@ from rl_training.experiment.network_parts import core_maker, make_torso
 from rl_training.experiment.settings import RecurrentSettings
 from rl_training.models.network import is_recurrent_value_network
 from rl_training.models.recurrent import RecurrentQNetwork, recurrent_q_parts
+from rl_training.runtime.replay_place import place_replay
 from rl_training.runtime.run import RunOptions, TrainResult
 from rl_training.runtime.trainer_setup import Setup, prepare
 from rl_training.runtime.value_based import (
@@ -80,8 +81,8 @@ def build_parts(setup: Setup, algorithm: type[DRQN] = DRQN, rule: Rule | None = 
         sequence_overlap=s.sequence_overlap,
         burn_in=s.burn_in,
     )
-    held = make(capacity=s.sequence_length) if config.replay_shards else make()  # shards hold the chunks, and this one shows what they are
-    replay, feed = make_feed(setup, held.make_assembler(), held, clip_rewards=True)  # a chunk holds single steps
+    held, placed = place_replay(setup, make, sample=s.sequence_length)
+    replay, feed = make_feed(setup, held.make_assembler(), placed, clip_rewards=True)  # a chunk holds single steps
     return ValueParts(network, learner, replay, feed, make)
 
 

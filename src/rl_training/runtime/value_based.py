@@ -77,7 +77,6 @@ def replay_keywords(setup: Setup, settings: ValueSettings, backup: Backup) -> di
         "capacity": settings.buffer_capacity,
         "obs_shape": tuple(setup.spaces["obs_shape"]),
         "obs_dtype": setup.spaces["obs_dtype"],
-        "device": "cpu" if setup.config.replay_shards else setup.device,
         "seed": setup.seeds.replay,
     }
     if settings.prioritized:
@@ -169,6 +168,8 @@ def train_value_based(setup: Setup, options: RunOptions, made: ValueParts) -> Tr
         measures=None if isinstance(actor, Actor) else actor.measures,
         notes=setup.notes,
     )
+    if config.replay_device == "auto" and setup.device.type in ("cpu", "cuda"):
+        config = config.replace(replay_device="cpu" if isinstance(replay.generator, np.random.Generator) else "cuda")
     run = Run(config, parts, options)
     # no CUDA graph draws from other processes
     graphs = setup.device.type != "cuda" or not config.replay_shards

@@ -253,7 +253,7 @@ def _moved(
     if (total, horizon) != (config.total_timesteps, config.horizon):
         changes = {"total_timesteps": total, "schedule_timesteps": horizon}
     if device is not None:
-        changes["device"] = device
+        changes |= {"device": device, "replay_device": "auto"}  # what was chosen is for the device it was
         kinds = [name.partition(":")[0] for name in (config.device, device)]
         if "auto" not in kinds and kinds[0] != kinds[1]:
             # A generator's state is its device's own (data/generators.py).

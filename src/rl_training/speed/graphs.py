@@ -117,13 +117,48 @@ class GraphedUpdates:
         return self._replay.sample(self._batch_size, beta=self._beta_now.value)
 
     def _one_update(self) -> None:
-        learner, replay = self._learner, self._replay
+        learner = self._learner
         batch = self._sample()
         grads, td, aligned = learner.gradient(batch)
         learner.optimizer.step(grads, self._rate_now.value, learner.max_grad_norm)
         if self._beta is not None:
-            replay.update_priorities(batch["indices"], learner.priorities(td, aligned))
+            self._give_back(batch["indices"], learner.priorities(td, aligned))
         self.outcome = StaticOutcome(learner, aligned)
+
+    def _give_back(self, indices: Tensor, priorities: Tensor) -> None:
+        self._replay.update_priorities(indices, priorities)
+
+
+class HostFedUpdates(GraphedUpdates):
+    """The same for a replay in host memory: it is sampled there, and the graph learns from static tensors that the batch is copied to.
+
+    Priorities go back to the host, which waits for them: such an update is over when it returns.
+    """
+
+    _batch: Batch
+    _priorities: Tensor
+
+    def __call__(self, global_step: int) -> UpdateResult:
+        if self._beta is None:
+            batch = self._replay.sample(self._batch_size)
+        else:
+            batch = self._replay.sample(self._batch_size, beta=self._beta(global_step))
+        if self.count:
+            for name, tensor in self._batch.items():
+                tensor.copy_(batch[name])
+        else:
+            self.overlaps = self._beta is None
+            self._batch = {name: tensor.clone() for name, tensor in batch.items()}
+        result = super().__call__(global_step)
+        if self._beta is not None:
+            self._replay.update_priorities(batch["indices"], self._priorities.cpu())
+        return result
+
+    def _sample(self) -> Batch:
+        return self._batch
+
+    def _give_back(self, indices: Tensor, priorities: Tensor) -> None:
+        self._priorities = priorities
 
 
 class StaticOutcome:
