@@ -23,7 +23,7 @@ help:
 	@echo 'make check-numerics  the numeric tests once more, under other arithmetic (a minute)'
 	@echo 'make docs    the documentation site into site/'
 	@echo 'make format  apply the formatter'
-	@echo 'make generated  what is made from the code: the stub of the managed classes'
+	@echo 'make generated  what is made from the code: the algorithms'\'' pages, the tables of keys, the stub of the managed classes'
 	@echo 'make bench   ours and the peers on the same work (installs the peers into $(PEERS))'
 	@echo 'make ledger  what every algorithm learns: the suites classic, on_policy, memory and ablation, runs that are not there yet (hours; SUITE=smoke: minutes)'
 	@echo 'make reference  the same tasks, seeds and budgets by Stable-Baselines3 and sb3-contrib (hours)'

@@ -1,15 +1,19 @@
-"""Writes what is made from the code (`make generated`): the stub that editors read the keywords of the managed classes from."""
+"""Writes what is made from the code (`make generated`): the algorithms' pages, the tables of keys and wrappers, and the stub that editors
+read the keywords of the managed classes from."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
+import site_hooks
+
 from rl_training import api
 from rl_training.api.keywords import Keyword, keywords_of
 from rl_training.experiment.registry import algorithm_names, get_algorithm_spec
 
 ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
 STUB = ROOT / "src" / "rl_training" / "api" / "algorithms.pyi"
 
 _HEAD = """\
@@ -66,12 +70,16 @@ def _class(name: str, row: str, keywords: str) -> str:
 
 
 def generated() -> dict[Path, str]:
-    """Every generated file and what it should hold."""
-    return {STUB: stub()}
+    """Every file that is generated, or holds something that is, and what it should hold."""
+    pages = {DOCS / name: text for name, text in site_hooks.algorithm_pages().items()}
+    tables = {path: site_hooks.with_tables(path.read_text(encoding="utf-8")) for path in sorted(DOCS.glob("*.md"))}
+    return {STUB: stub(), **pages, **tables}
 
 
 def main() -> int:
     for path, text in generated().items():
+        if path.is_file() and path.read_text(encoding="utf-8") == text:
+            continue
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
         print(path.relative_to(ROOT))

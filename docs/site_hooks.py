@@ -1,11 +1,12 @@
-"""What the documentation site takes from the code: one page per algorithm, the tables of keys and wrappers, and the navigation.
+"""What the documentation takes from the code: one page per algorithm, the tables of keys and wrappers, the reference and the navigation.
 
-A row added to the registry, or a page added under docs/, appears by itself.
+Pages and tables stand in the repository, where they are read too (`make generated` writes them); the reference is the site's alone.
 """
 
 from __future__ import annotations
 
 import html
+import importlib
 import inspect
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -40,6 +41,18 @@ PAGES = (
 )
 
 
+# Of the reference, by its place in the site: the package whose public names it renders, and what it says first.
+REFERENCE = {
+    "reference/index.md": (
+        "rl_training.api",
+        "What users import from `rl_training`. The keys of a class stand on its algorithm's page.",
+    ),
+    "reference/algorithms.md": ("rl_training.algorithms", "The update mathematics: losses, and the small classes that apply them."),
+    "reference/models.md": ("rl_training.models", "Networks."),
+    "reference/data.md": ("rl_training.data", "Replay and rollouts."),
+}
+
+
 # MkDocs calls these
 
 
@@ -51,13 +64,9 @@ def on_config(config: Any) -> Any:
 def on_files(files: Any, config: Any) -> Any:
     from mkdocs.structure.files import File
 
-    for name, text in algorithm_pages().items():
+    for name, text in reference_pages().items():
         files.append(File.generated(config, name, content=text))
     return files
-
-
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    return with_tables(markdown)
 
 
 # What they say
@@ -67,8 +76,9 @@ def navigation() -> list[dict[str, Any]]:
     nav: list[dict[str, Any]] = [{title: file} for title, file in PAGES if (DOCS / file).exists()]
     named = {file for _, file in PAGES}
     others = sorted(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md"))
-    nav += [{_title(DOCS / file): file} for file in others if file not in named]
+    nav += [{_title(DOCS / file): file} for file in others if file not in named and not file.startswith("algorithms/")]
     rows = [{name: f"algorithms/{name}.md"} for name in algorithm_names()]
+    nav.append({"Python reference": [{package.replace(".api", ""): file} for file, (package, _) in REFERENCE.items()]})
     nav.insert(3, {"Algorithms": [{"All of them": "algorithms/index.md"}, *rows]})
     return nav
 
@@ -82,6 +92,21 @@ def algorithm_pages() -> dict[str, str]:
     """The generated pages, by their place in the site."""
     rows = [get_algorithm_spec(name) for name in algorithm_names()]
     return {"algorithms/index.md": _index(rows), **{f"algorithms/{row.name}.md": _page(row) for row in rows}}
+
+
+def reference_pages() -> dict[str, str]:
+    """Pages that mkdocstrings fills from the docstrings of every public name."""
+    pages = {}
+    for file, (package, first) in REFERENCE.items():
+        module = importlib.import_module(package)
+        names = sorted(_place(getattr(module, name), f"{package}.{name}") for name in module.__all__)
+        pages[file] = f"# {package.replace('.api', '')}\n\n{first}\n\n" + "\n\n".join(f"::: {name}" for name in dict.fromkeys(names)) + "\n"
+    return pages
+
+
+def _place(thing: Any, name: str) -> str:
+    """Where a public name is defined: its docstring is read there."""
+    return f"{thing.__module__}.{thing.__qualname__}" if hasattr(thing, "__qualname__") else name
 
 
 def _index(rows: Sequence[AlgorithmSpec]) -> str:
@@ -132,9 +157,10 @@ def _settings(row: AlgorithmSpec) -> str:
 
 
 def with_tables(markdown: str) -> str:
-    """Puts generated tables where a page asks for them: `<!-- table: config -->` or `<!-- table: wrappers -->`."""
+    """A page with its generated tables as they should be: each between `<!-- table: config -->`, or wrappers, and `<!-- table: end -->`."""
     tables = {"config": _config_table, "wrappers": _wrapper_table}
-    return re.sub(r"<!-- table: (\w+) -->", lambda match: tables[match[1]](), markdown)
+    between = r"(<!-- table: (\w+) -->\n).*?(<!-- table: end -->)"
+    return re.sub(between, lambda match: f"{match[1]}{tables[match[2]]()}\n{match[3]}", markdown, flags=re.DOTALL)
 
 
 def _config_table() -> str:

@@ -16,6 +16,7 @@ class _ConfigKeywords(TypedDict, total=False):
     total_timesteps: int
     output_dir: str | Path
     device: str
+    replay_device: Literal['auto', 'cpu', 'cuda']
     num_envs: int
     eval_episodes: int
     eval_max_steps: int
@@ -72,6 +73,7 @@ class _ValueKeywords(_ConfigKeywords, total=False):
     noisy: bool
     noisy_sigma: float
     head: Literal['scalar', 'categorical', 'quantile', 'implicit']
+    loss: Literal['huber', 'mse']
     num_atoms: int
     v_min: float
     v_max: float
@@ -125,6 +127,7 @@ class _RecurrentKeywords(_ConfigKeywords, total=False):
     noisy: bool
     noisy_sigma: float
     head: Literal['scalar', 'categorical', 'quantile', 'implicit']
+    loss: Literal['huber', 'mse']
     num_atoms: int
     v_min: float
     v_max: float
