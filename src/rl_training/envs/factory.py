@@ -13,6 +13,7 @@ import numpy as np
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
+from rl_training.envs import blobs as _blobs  # noqa: F401  (importing it registers rl_training/Blobs-v0 and rl_training/MemoryBlobs-v0)
 from rl_training.envs import chain as _chain  # noqa: F401  (importing it registers rl_training/Chain-v0 and rl_training/MemoryChain-v0)
 from rl_training.envs.atari.presets import FRAME_STACK as ATARI_STACK
 from rl_training.envs.atari.source import PREFIX as ATARI_PREFIX

@@ -19,6 +19,9 @@ KEY = "image_channels"
 """In `env_kwargs`: which axis of an image holds its channels, `first` or `last`, where the smallest one does not."""
 
 
+_TO_FRONT = ((2, 0, 1), (0, 3, 1, 2))  # of one image and of several: looked up, since every step reads some
+
+
 class ImageForm(NamedTuple):
     """An environment's own images, and the way from them to channels first.
 
@@ -45,8 +48,10 @@ class ImageForm(NamedTuple):
         lead = images.ndim - len(self.shape)
         if images.shape[max(lead, 0) :] != self.shape:
             return images
-        moved = images.transpose(*range(lead), *(lead + axis for axis in self.axes))
-        return np.array(moved, np.uint8, order="C").reshape(*images.shape[:lead], *self.read_shape)
+        if self.axes[0] == 2:  # the last axis to the front
+            images = images.transpose(_TO_FRONT[lead] if lead < len(_TO_FRONT) else (*range(lead), lead + 2, lead, lead + 1))
+        moved = images.astype(np.uint8, order="C")
+        return moved if len(self.axes) == 3 else moved.reshape(*moved.shape[:lead], 1, *self.shape)
 
     def describe(self) -> dict[str, Any]:
         """As a manifest can hold it; `from_described` gives it back."""

@@ -60,7 +60,6 @@ def resolve_compile(
     device: torch.device,
     planned_updates: int | None,
     recurrent: bool,
-    convolutional: bool = False,
     num_quantiles: int = 0,
 ) -> Decision:
     """`auto` compiles where that pays. It does not look into the cache: what a run is must not depend on what ran before it.
@@ -84,8 +83,6 @@ def resolve_compile(
         return Decision(True, "as configured")
     if recurrent:
         return Decision(False, "an LSTM may lose by compiling, which takes minutes; true compiles it")
-    if convolutional:
-        return Decision(False, "convolutions are a library's kernels, compiled or not; true compiles what is around them")
     if num_quantiles > MOST_QUANTILES:
         return Decision(False, f"nothing is gained by compiling a loss over {num_quantiles} quantiles, which is one kernel already")
     if planned_updates < BREAK_EVEN_UPDATES:

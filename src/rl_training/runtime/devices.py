@@ -52,7 +52,6 @@ def resolve(
         device=torch.device(on.value),
         planned_updates=planned_updates,
         recurrent=facts.recurrent,
-        convolutional=facts.convolutional,
         num_quantiles=num_quantiles,
     )
     return Resources(
