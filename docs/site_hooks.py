@@ -29,6 +29,7 @@ PAGES = (
     ("Configuration", "configuration.md"),
     ("Checkpoints and resume", "checkpoints.md"),
     ("Environments and episode ends", "environments.md"),
+    ("Pixels", "pixels.md"),
     ("Callbacks and trackers", "callbacks.md"),
     ("Extending", "extending.md"),
     ("Measuring", "measuring.md"),
