@@ -50,17 +50,17 @@ def read_masks(given: Any, sizes: Sequence[int], shape: tuple[int, ...] = ()) ->
         raise MaskError(f"an action mask that is no array: {given!r:.60}") from None
     if masks.shape != (*shape, sum(sizes)):
         raise MaskError(f"an action mask of shape {masks.shape}, not {(*shape, sum(sizes))}")
-    if masks.dtype != np.bool_:
-        if masks.dtype.kind not in "iu" or not np.isin(masks, (0, 1)).all():
-            raise MaskError(f"an action mask that is not made of booleans, or of 0 and 1 ({masks.dtype})")
-        masks = masks.astype(np.bool_)
-    return masks
+    if masks.dtype == np.bool_:
+        return masks
+    if masks.dtype.kind not in "iu" or np.count_nonzero((booleans := masks.astype(np.bool_)) != masks):
+        raise MaskError(f"an action mask that is not made of booleans, or of 0 and 1 ({masks.dtype})")
+    return booleans
 
 
-def allows_some(masks: Array, sizes: Sequence[int]) -> Array:
+def allows_some(masks: Array, sizes: Sequence[int]) -> Any:
     """[...] bool: whether each choice of the masks [..., A] has an allowed action."""
     if len(sizes) == 1:
-        return np.asarray(masks.any(-1))
+        return masks.any(-1) if masks.ndim > 1 else np.count_nonzero(masks) > 0
     return np.asarray(np.logical_or.reduceat(masks, [0, *itertools.accumulate(sizes[:-1])], -1).all(-1))
 
 
