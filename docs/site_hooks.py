@@ -30,6 +30,7 @@ PAGES = (
     ("Checkpoints and resume", "checkpoints.md"),
     ("Environments and episode ends", "environments.md"),
     ("Pixels", "pixels.md"),
+    ("Action masks", "action_masks.md"),
     ("Callbacks and trackers", "callbacks.md"),
     ("Extending", "extending.md"),
     ("Measuring", "measuring.md"),
