@@ -17,6 +17,10 @@ class ActorDiedError(RayError):
     pass
 
 
+class GetTimeoutError(RayError):
+    pass
+
+
 class RayTaskError(RayError):
     def __init__(self, cause: BaseException) -> None:
         super().__init__(f"traceback of {cause}")
@@ -95,7 +99,9 @@ class Process:
 
 
 class FakeRay:
-    exceptions = SimpleNamespace(RayError=RayError, RayTaskError=RayTaskError, ActorDiedError=ActorDiedError)
+    exceptions = SimpleNamespace(
+        RayError=RayError, RayTaskError=RayTaskError, ActorDiedError=ActorDiedError, GetTimeoutError=GetTimeoutError
+    )
 
     def __init__(self) -> None:
         self.num_puts = 0

@@ -160,6 +160,25 @@ def test_an_actor_that_dies_is_started_again_where_no_episode_was(tmp_path: Path
     assert seen.records[-1]["distributed/lost_episodes"] == 2
 
 
+def test_an_actor_that_dies_while_it_starts_is_started_again(tmp_path: Path, fake: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    start, deaths = fake.start, [2]
+
+    def start_dead(kind: Any, place: int, *arguments: Any) -> Any:
+        process = start(kind, place, *arguments)
+        if place == 1 and deaths[0]:
+            deaths[0] -= 1
+            process.alive = False
+        return process
+
+    monkeypatch.setattr(fake, "start", start_dead)
+    with pytest.warns(RuntimeWarning, match="actor 1 is started again: ActorDiedError"):
+        result = train(config(tmp_path, steps=600, num_envs=2, actors=2))
+    assert result.metrics["global_step"] >= 600
+    deaths[0] = 3
+    with pytest.warns(RuntimeWarning, match="started again"), pytest.raises(RunError, match="actor 1 failed 3 times, one after the other"):
+        train(config(tmp_path, steps=600, num_envs=2, actors=2))
+
+
 def test_an_environment_that_keeps_failing_ends_the_run_and_is_named(tmp_path: Path, fake: FakeCluster) -> None:
     import gymnasium as gym
 

@@ -114,15 +114,31 @@ class RemoteActors:
         return self._cluster.start(ActorProcess, index, plan, self._sent_network)
 
     def _wait_until_ready(self) -> None:
-        try:
-            notes = self._ray.get([seat.process.ready.remote() for seat in self._seats], timeout=START_SECONDS)
-        except self._ray.exceptions.RayTaskError as error:
-            if isinstance(error.cause, (UserError, RunError)):
-                raise error.cause from None
-            raise UserError(f"an actor cannot be started: {one_line(error.cause)}") from error
-        except self._ray.exceptions.RayError as error:
-            raise RunError(f"an actor died while it started: {one_line(error):.300}") from error
+        notes = self._ask_all(lambda index: self._seats[index].process.ready.remote())
         self.resume_note = next((note for note in notes if note), "")
+
+    def _ask_all(self, ask: Callable[[int], Any]) -> list[Any]:
+        """What every actor answers, between two blocks; one that dies meanwhile is started again and asked anew."""
+        asked = [ask(index) for index in range(len(self._seats))]
+        return [self._answer(index, reference, ask) for index, reference in enumerate(asked)]
+
+    def _answer(self, index: int, reference: Any, ask: Callable[[int], Any]) -> Any:
+        errors = self._ray.exceptions
+        while True:
+            try:
+                answer = self._ray.get(reference, timeout=START_SECONDS)
+            except errors.GetTimeoutError:
+                raise RunError(f"actor {index} gives no answer for {START_SECONDS:.0f} s") from None
+            except errors.RayTaskError as error:
+                if isinstance(error.cause, (UserError, RunError)):
+                    raise error.cause from None
+                raise UserError(f"actor {index} cannot be used: {one_line(error.cause)}") from error
+            except errors.RayError as error:
+                self._replace(index, error, lost_episodes=0)
+                reference = ask(index)
+            else:
+                self._seats[index].failures = 0
+                return answer
 
     # Collecting
 
@@ -193,8 +209,8 @@ class RemoteActors:
         seat.finished.update(episode.env_index for episode in facts.step.episodes)
         self._arrived.append(Block(flight.seat, facts, items))
 
-    def _replace(self, index: int, error: BaseException) -> None:
-        """Starts the actor again, or ends the run where that has not helped."""
+    def _replace(self, index: int, error: BaseException, lost_episodes: int | None = None) -> None:
+        """Starts the actor again, or ends the run where that has not helped. lost_episodes: one of each environment unless given."""
         seat = self._seats[index]
         seat.failures += 1
         if self._lockstep or seat.failures >= MOST_FAILURES:
@@ -203,13 +219,14 @@ class RemoteActors:
         self._flights = {reference: flight for reference, flight in self._flights.items() if flight.seat != index}
         self._ray.kill(seat.process)
         self.restarts += 1
-        self.lost_episodes += self._num_envs
+        lost_episodes = self._num_envs if lost_episodes is None else lost_episodes
+        self.lost_episodes += lost_episodes
         seat.episodes_before, seat.finished = seat.next_episode, Counter()
         seat.plan = replace(self._reseed(seat.plan, index, seat.starts), first_episode=seat.episodes_before)
         seat.starts += 1
         seat.process = self._start(seat.plan, index)
-        lost = f"{self._num_envs} open episode{'s' * (self._num_envs > 1)} and what it had in flight are lost"
-        warnings.warn(f"actor {index} is started again, {lost}: {_reason(error)}", RuntimeWarning, stacklevel=2)
+        lost = f", {lost_episodes} open episode{'s' * (lost_episodes > 1)} and what it had in flight are lost" if lost_episodes else ""
+        warnings.warn(f"actor {index} is started again{lost}: {_reason(error)}", RuntimeWarning, stacklevel=2)
 
     # What a run asks beside
 
@@ -258,20 +275,11 @@ class RemoteActors:
         return items
 
     def _states(self) -> list[State]:
-        while True:
-            while self._flights:
-                self._look(LOOK_SECONDS)
-            asked = [seat.process.state_dict.remote() for seat in self._seats]
-            states, failed = [], False
-            for index, reference in enumerate(asked):
-                try:
-                    states.append(self._ray.get(reference))
-                except self._ray.exceptions.RayError as error:
-                    self._replace(index, getattr(error, "cause", None) or error)
-                    failed = True
-            if not failed:
-                self.resume_note = next((note for _, note in states if note), "")
-                return [state for state, _ in states]
+        while self._flights:
+            self._look(LOOK_SECONDS)
+        states = self._ask_all(lambda index: self._seats[index].process.state_dict.remote())
+        self.resume_note = next((note for _, note in states if note), "")
+        return [state for state, _ in states]
 
     def load_state_dict(self, state: State) -> None:
         states = state.get("actors", [state])
@@ -286,10 +294,7 @@ class RemoteActors:
         if any(not 0 <= block.seat < len(self._seats) for block in self._arrived):
             raise ValueError("a block of the checkpoint is of an actor that is not there")
         self.learns_from = int(states[0]["learns_from"])
-        try:
-            said = self._ray.get([seat.process.load_state_dict.remote(each) for seat, each in zip(self._seats, states, strict=True)])
-        except self._ray.exceptions.RayTaskError as error:
-            raise error.cause from None
+        said = self._ask_all(lambda index: self._seats[index].process.load_state_dict.remote(states[index]))
         for text in (text for texts in said for text in texts):
             warnings.warn(text, RuntimeWarning, stacklevel=2)
         for seat, each in zip(self._seats, states, strict=True):

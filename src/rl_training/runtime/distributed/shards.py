@@ -231,14 +231,16 @@ class ShardedReplay:
         return written
 
     def read_files(self, folder: Path, files: Mapping[str, tuple[State, str]]) -> None:
-        asked = []
-        for index, shard in enumerate(self._shards):
-            name = f"replay-{index}"
-            if name not in files:
-                raise CheckpointError(f"{folder}: has no {name}.safetensors")
-            asked.append(shard.read.remote(folder.absolute() / f"{name}.safetensors", *files[name]))
-        for index, reference in enumerate(asked):
-            self._heard(index, reference)
+        names = [f"replay-{index}" for index in range(len(self._shards))]
+        if missing := [name for name in names if name not in files]:
+            raise CheckpointError(f"{folder}: has no {missing[0]}.safetensors")
+
+        def ask(index: int) -> Any:
+            return self._shards[index].read.remote(folder.absolute() / f"{names[index]}.safetensors", *files[names[index]])
+
+        for index, reference in enumerate([ask(index) for index in range(len(names))]):
+            if self._heard(index, reference) is None and self._heard(index, ask(index)) is None:
+                raise RunError(f"replay shard {index} died twice while it read {names[index]}.safetensors")
 
 
 def _count(part: Drawn) -> int:
