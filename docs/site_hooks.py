@@ -32,6 +32,7 @@ PAGES = (
     ("Pixels", "pixels.md"),
     ("Action masks", "action_masks.md"),
     ("Callbacks and trackers", "callbacks.md"),
+    ("Many machines", "distributed.md"),
     ("Extending", "extending.md"),
     ("Measuring", "measuring.md"),
     ("Results", "results.md"),

@@ -41,7 +41,7 @@ PAGES = sorted(path.relative_to(ROOT).as_posix() for path in [ROOT / "README.md"
 MAKE_TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 PYPROJECT = (ROOT / "pyproject.toml").read_text()
 EXTRAS = set(re.findall(r"^(\w+) = \[", PYPROJECT.split("[project.optional-dependencies]")[1].split("\n[")[0], re.MULTILINE))
-ELSEWHERE = {"tensorboard", "pre-commit", "mkdocs", "wandb", "git", "cd", ".", "pytest"}  # tools of their own, not ours to run here
+ELSEWHERE = {"tensorboard", "pre-commit", "mkdocs", "wandb", "git", "cd", ".", "pytest", "ray"}  # tools of their own, not ours to run here
 
 
 class Block(NamedTuple):
@@ -158,7 +158,7 @@ def follow(command: str, where: str, reader: Cli, monkeypatch: pytest.MonkeyPatc
 def runs_here(arguments: list[str]) -> bool:
     """Whether it is one of those that these tests know to be quick."""
     quick = ("train", "eval", "resume", "predict", "algos", "configs", "doctor", "report", "--dry-run", "--version")
-    return any(word in arguments for word in quick)
+    return "--actors" not in arguments and any(word in arguments for word in quick)  # test_distributed.py has runs with actors
 
 
 def quick(arguments: list[str]) -> list[str]:
