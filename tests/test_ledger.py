@@ -63,6 +63,13 @@ def test_a_plan_is_the_config_on_one_thread_with_its_seed_and_budget(plans: list
     assert (config.algo, config.seed, config.total_timesteps, config.threads, config.device) == ("double_dqn", 2, 200, 1, "cpu")
 
 
+def test_a_suite_can_be_run_on_a_gpu(suite_file: Path, plans: list[Plan]) -> None:
+    """Where it ran is a circumstance: such a record is the same run's."""
+    on_gpu = [plan for group in plan_groups(load_suite(suite_file), device="cuda") for plan in group.plans]
+    assert [plan.config.replace(device="cpu") for plan in on_gpu] == [plan.config for plan in plans]
+    assert {plan.config.device for plan in on_gpu} == {"cuda"}
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -12,10 +12,11 @@ from rl_training.ledger import RESULTS
 
 
 def ledger(
-    suite: str = typer.Argument(..., metavar="SUITE", help="A suite file, or a shipped one: smoke, classic, on_policy, memory, ablation."),
+    suite: str = typer.Argument(..., metavar="SUITE", help="A suite file, or a shipped one, such as smoke, classic or minatar."),
     results: Path = typer.Option(RESULTS, "--results", metavar="DIR", help="Where the records are, one JSON per run."),
     jobs: int | None = typer.Option(None, "--jobs", min=1, help="Runs side by side (all cores if not given)."),
     seeds: str | None = typer.Option(None, "--seeds", metavar="LIST", help="Other seeds than the suite's, such as 1,2,3 or 1-20."),
+    device: str = typer.Option("cpu", "--device", help="What runs compute on; side by side they share it."),
     redo: bool = typer.Option(False, "--redo", help="Also run again what was made with another config."),
     dry: bool = typer.Option(False, "--dry-run", help="Only say what is done and what is to do."),
     quiet: bool = typer.Option(False, "--quiet", help="No progress."),
@@ -25,7 +26,8 @@ def ledger(
 
     from rl_training.ledger.commands import run_suite
 
-    for text in run_suite(suite, results=results, jobs=jobs or os.cpu_count() or 1, seeds=seeds, redo=redo, dry=dry, quiet=quiet):
+    many = jobs or os.cpu_count() or 1
+    for text in run_suite(suite, results=results, jobs=many, seeds=seeds, device=device, redo=redo, dry=dry, quiet=quiet):
         typer.echo(text)
 
 

@@ -15,11 +15,19 @@ from rl_training.runtime.seeds import parse_seeds
 
 
 def run_suite(
-    name: str, *, results: Path, jobs: int, seeds: str | None = None, redo: bool = False, dry: bool = False, quiet: bool = False
+    name: str,
+    *,
+    results: Path,
+    jobs: int,
+    seeds: str | None = None,
+    device: str = "cpu",
+    redo: bool = False,
+    dry: bool = False,
+    quiet: bool = False,
 ) -> Iterator[str]:
     """Runs what is missing of a suite; yields what to print."""
     suite = load_suite(name)
-    groups = plan_groups(suite, None if seeds is None else tuple(parse_seeds(seeds)))
+    groups = plan_groups(suite, None if seeds is None else tuple(parse_seeds(seeds)), device=device)
     plans = [plan for group in groups for plan in group.plans]
     state = look(plans, results)
     stale = [plan for plan in plans if plan.name in state.stale]

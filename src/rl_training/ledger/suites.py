@@ -6,6 +6,7 @@ a config or a key that does not exist is found at once.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -159,15 +160,19 @@ def load_suite(name: str | Path) -> Suite:
         raise ConfigError(f"{name}: {one_line(error, unknown=lambda key: ' is not a key of a suite')}") from None
 
 
-def plan_groups(suite: Suite, seeds: tuple[int, ...] | None = None) -> tuple[Group, ...]:
-    """Every config of the suite with its runs, all loaded and checked. `seeds` replaces the suite's own."""
+def plan_groups(suite: Suite, seeds: tuple[int, ...] | None = None, *, device: str = "cpu") -> tuple[Group, ...]:
+    """Every config of the suite with its runs, all loaded and checked. `seeds` replaces the suite's own. Runs side by side share the
+    machine: one thread each, and no GPU unless `device` says so."""
     groups: dict[str, Group] = {}
     for task in suite.tasks:
         for run in task.runs:
             name = _run_name(task, run)
             if name in groups:
                 raise ConfigError(f"suite {suite.name}: {name} is named twice: give one of them a label")
-            plans = tuple(_plans(suite, task, run, seeds or run.seeds or suite.seeds))
+            plans = tuple(
+                dataclasses.replace(plan, config=plan.config.replace(device=device)) if device != "cpu" else plan
+                for plan in _plans(suite, task, run, seeds or run.seeds or suite.seeds)
+            )
             groups[name] = Group(name, task, run.note or run.label, run.judgement or task.judgement, plans)
     return tuple(groups.values())
 
