@@ -18,7 +18,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from checkpoint_files import edit
 from rl_training.errors import CheckpointError, RunError
@@ -136,6 +136,24 @@ def test_saving_does_not_tie_the_file_to_the_live_tensor(tmp_path: Path) -> None
     write_tensors(tmp_path / "x.safetensors", tensors)
     live += 1
     assert torch.equal(read_tensors(tmp_path / "x.safetensors")["w"], torch.zeros(3))
+
+
+def test_a_file_is_written_in_pieces_with_its_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read back by safetensors itself; no piece is larger than it may be, and the digest is that of the file."""
+    monkeypatch.setattr(state_files, "PIECE", 64)
+    flat = torch.arange(100, dtype=torch.float32)
+    state = {"view": flat[10:90].view(8, 10), "also": flat[50:], "odd": torch.arange(7, dtype=torch.uint8), "none": torch.zeros(0, 3)}
+    state |= {"brain": torch.ones(5, dtype=torch.bfloat16), "yes": torch.tensor([True, False]), "wide": np.arange(5)}
+    _, tensors = split_state(state)
+    assert tensors["view"].untyped_storage().data_ptr() == flat.untyped_storage().data_ptr()  # no copy was made
+    pieces = [len(piece) for tensor in tensors.values() for piece in state_files._pieces(tensor)]
+    assert max(pieces) == 64 and sum(pieces) == sum(tensor.nbytes for tensor in tensors.values())
+    file = tmp_path / "x.safetensors"
+    assert write_tensors(file, tensors) == files.digest(file)
+    back = load_file(file)
+    assert back.keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        assert torch.equal(back[name], tensor) and back[name].dtype == tensor.dtype
 
 
 # The store

@@ -22,7 +22,6 @@ from rl_training.experiment.files import (
     HIDDEN,
     Lock,
     beside,
-    digest,
     failing_as_run_error,
     is_real_directory,
     is_regular,
@@ -343,8 +342,7 @@ class CheckpointStore:
                 for name, state in states.items():
                     trees[name], tensors = split_state(state)
                     file = temporary / f"{name}.safetensors"
-                    write_tensors(file, tensors)
-                    files[file.name] = digest(file)
+                    files[file.name] = write_tensors(file, tensors)
                     del tensors
                 for name, (tree, found) in write_more(temporary).items() if write_more is not None else ():
                     trees[name], files[f"{name}.safetensors"] = tree, found

@@ -3,54 +3,69 @@
     {"weights": tensor, "step": 3}   →   safetensors {"weights": tensor}   +   JSON {"weights": {"$tensor": "float32[2,2]"}, "step": 3}
 
 A tensor's name in the file is its path joined by "/": the JSON half names no file and no tensor, so it can point nowhere else.
-Equal states give equal bytes: safetensors orders by name, and no metadata is written.
+Equal states give equal bytes: tensors are ordered by their elements' size and name, and no metadata is written.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
-from rl_training.errors import CheckpointError, RunError
+from rl_training.errors import CheckpointError
 from rl_training.experiment.files import digest, is_regular, reason, sync
 from rl_training.types import State
 
 _TENSOR, _FLOAT = "$tensor", "$float"
+PIECE = 1 << 26  # bytes of a tensor that are brought to the host, written and digested at a time
+_DTYPES = {
+    torch.bool: "BOOL",
+    torch.uint8: "U8",
+    torch.int8: "I8",
+    torch.int16: "I16",
+    torch.uint16: "U16",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int32: "I32",
+    torch.uint32: "U32",
+    torch.float32: "F32",
+    torch.int64: "I64",
+    torch.uint64: "U64",
+    torch.float64: "F64",
+}
+"""As safetensors names them."""
 
 
 def _kind(tensor: Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}".replace(" ", "")
 
 
-def _on_cpu(value: Tensor | np.ndarray[Any, np.dtype[Any]]) -> Tensor:
+def _tensor(value: Tensor | np.ndarray[Any, np.dtype[Any]]) -> Tensor:
+    """Its elements in a row, on whatever device it is: a large one is not copied before it is written."""
     if isinstance(value, np.ndarray):
         return torch.from_numpy(np.require(value, requirements=("C", "W")))
-    return value.detach().cpu().contiguous()
+    return value.detach().contiguous()
 
 
 def split_state(state: State) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The JSON half and the tensors of `state`, by path."""
+    """The JSON half and the tensors of `state`, by path. They may share the state's memory: write them at once."""
     tensors: dict[str, Tensor] = {}
-    storages: set[int] = set()
 
     def visit(value: Any, path: str) -> Any:
         if isinstance(value, (Tensor, np.ndarray)):
-            tensor = _on_cpu(value)
-            # Parameters are views of one flat tensor, and safetensors refuses two tensors that share their memory.
-            if tensor.nbytes and tensor.untyped_storage().data_ptr() in storages:
-                tensor = tensor.clone()
-            storages.add(tensor.untyped_storage().data_ptr())
-            tensors[path] = tensor
-            return {_TENSOR: _kind(tensor)}
+            tensors[path] = _tensor(value)
+            return {_TENSOR: _kind(tensors[path])}
         if isinstance(value, np.generic):
             value = value.item()
         if value is None or isinstance(value, (bool, int, str)):
@@ -102,16 +117,32 @@ def join_state(tree: object, tensors: Mapping[str, Tensor], *, source: str) -> S
     return state
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Writes `tensors` and waits until they are on the disk."""
-    try:
-        path.touch()
-        mode = path.stat().st_mode  # as the user's umask has it; safetensors makes its file private
-        save_file(dict(tensors), path)
-        path.chmod(mode)
-        sync(path)
-    except SafetensorError as error:  # how safetensors reports a full disk
-        raise RunError(f"{path}: cannot be written ({' '.join(str(error).split())})") from error
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
+    """Writes `tensors` as a safetensors file, waits until they are on the disk, and returns the file's digest.
+
+    In pieces, from wherever they are: a replay of many gigabytes is written, and its digest made, without a copy of it in memory.
+    """
+    ordered = sorted(tensors.items(), key=lambda item: (-item[1].element_size(), item[0]))  # so that each is aligned
+    header, offset = {}, 0
+    for name, tensor in ordered:
+        header[name] = {"dtype": _DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [offset, offset + tensor.nbytes]}
+        offset += tensor.nbytes
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    found = hashlib.sha256()
+    with path.open("wb") as file:
+        for piece in chain((len(text).to_bytes(8, "little"), text), *(_pieces(tensor) for _, tensor in ordered)):
+            file.write(piece)
+            found.update(piece)
+    sync(path)
+    return found.hexdigest()
+
+
+def _pieces(tensor: Tensor) -> Iterator[memoryview]:
+    """Its bytes, one piece after the other."""
+    if tensor.nbytes:
+        for piece in tensor.reshape(-1).view(torch.uint8).split(PIECE):
+            yield memoryview(piece.cpu().numpy())
 
 
 def read_tensors(path: Path, expected: str | None = None) -> dict[str, Tensor]:

@@ -24,7 +24,6 @@ from rl_training.data.generators import generator_state, load_generator_state
 from rl_training.data.sampled_ring import SampledBuffer
 from rl_training.envs.episodes import one_line
 from rl_training.errors import CheckpointError, RunError
-from rl_training.experiment.files import digest
 from rl_training.experiment.state_files import join_state, read_tensors, split_state, write_tensors
 from rl_training.runtime.distributed.cluster import Cluster
 from rl_training.types import Array, Batch, Items, State
@@ -76,8 +75,7 @@ class ShardProcess:
     def write(self, file: Path) -> tuple[State, str]:
         """Its own file of a checkpoint; what the manifest says of it, and its digest."""
         tree, tensors = split_state(self._buffer.state_dict(copy=False))
-        write_tensors(file, tensors)
-        return tree, digest(file)
+        return tree, write_tensors(file, tensors)
 
     def read(self, file: Path, tree: State, expected: str) -> ShardFacts:
         self._buffer.load_state_dict(join_state(tree, read_tensors(file, expected), source=str(file)))
