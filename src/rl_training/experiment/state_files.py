@@ -131,7 +131,8 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
     text += b" " * (-len(text) % 8)
     found = hashlib.sha256()
     with path.open("wb") as file:
-        for piece in chain((len(text).to_bytes(8, "little"), text), *(_pieces(tensor) for _, tensor in ordered)):
+        head = memoryview(len(text).to_bytes(8, "little") + text)
+        for piece in chain((head,), *(_pieces(tensor) for _, tensor in ordered)):
             file.write(piece)
             found.update(piece)
     sync(path)
@@ -141,8 +142,9 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
 def _pieces(tensor: Tensor) -> Iterator[memoryview]:
     """Its bytes, one piece after the other."""
     if tensor.nbytes:
-        for piece in tensor.reshape(-1).view(torch.uint8).split(PIECE):
-            yield memoryview(piece.cpu().numpy())
+        flat = tensor.reshape(-1).view(torch.uint8)
+        for begin in range(0, len(flat), PIECE):
+            yield memoryview(flat[begin : begin + PIECE].cpu().numpy())
 
 
 def read_tensors(path: Path, expected: str | None = None) -> dict[str, Tensor]:
