@@ -144,7 +144,7 @@ def _pieces(tensor: Tensor) -> Iterator[memoryview]:
     if tensor.nbytes:
         flat = tensor.reshape(-1).view(torch.uint8)
         for begin in range(0, len(flat), PIECE):
-            yield memoryview(flat[begin : begin + PIECE].cpu().numpy())
+            yield flat[begin : begin + PIECE].cpu().numpy().data
 
 
 def read_tensors(path: Path, expected: str | None = None) -> dict[str, Tensor]:
