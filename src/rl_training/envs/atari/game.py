@@ -13,12 +13,14 @@ from gymnasium.utils import seeding
 
 from rl_training.envs.atari.presets import Protocol
 from rl_training.envs.atari.resize import AreaResize
+from rl_training.errors import UserError
 
 if TYPE_CHECKING:
-    from ale_py.env import AtariEnv
+    from ale_py import ALEInterface
 
     from rl_training.types import Array, State
 
+RENDER_MODES = ("human", "rgb_array")
 NOOP, FIRE, AFTER_FIRE = 0, 1, 2  # indices of actions; FIRE is at 1 in every game that has it
 ROM_IN_STATE = slice(28, 64)
 """Where a saved emulator names its ROM, in ALE 0.12. Where another version does not, the check fails and the episode is played again."""
@@ -30,25 +32,38 @@ SPREAD = 64
 """Bytes by which the states of one game differ in length: its random generator is saved as text."""
 
 
+def load(game: str, protocol: Protocol, *, shown: bool) -> ALEInterface:
+    """An emulator with this game in it. Nothing in it is random: sticky actions are ours, since ALE's state leaves the action held out."""
+    import ale_py
+
+    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # before the first one greets
+    ale = ale_py.ALEInterface()
+    ale.setInt("random_seed", 0)
+    ale.setFloat("repeat_action_probability", 0.0)
+    ale.setBool("display_screen", shown)
+    ale.setBool("sound", shown)
+    rom = ale_py.roms.get_rom_path(game)
+    if rom is None:
+        raise UserError(f"ale-py has no ROM of {game}")
+    ale.loadROM(rom)
+    if protocol.mode is not None:
+        ale.setMode(protocol.mode)
+    if protocol.difficulty is not None:
+        ale.setDifficulty(protocol.difficulty)
+    return ale
+
+
 class AtariGame(gym.Env[Any, int]):
     """Observations [size, size] uint8 ([size, size, 3] in colour), the game's real rewards, its lives in `info`."""
 
     def __init__(self, game: str, protocol: Protocol, render_mode: str | None = None) -> None:
-        from ale_py.env import AtariEnv
-
-        self._game: AtariEnv = AtariEnv(
-            game=game,
-            mode=protocol.mode,
-            difficulty=protocol.difficulty,
-            frameskip=1,
-            repeat_action_probability=0.0,  # ours: ALE's saved state leaves the action that is held out
-            full_action_space=protocol.full_action_set,
-            render_mode=cast("Any", render_mode),
-        )
+        if render_mode not in (None, *RENDER_MODES):
+            raise UserError(f"Atari games render as {' or '.join(RENDER_MODES)}, not {render_mode!r}")
+        self._ale = load(game, protocol, shown=render_mode == "human")
+        self._codes: list[Any] = self._ale.getLegalActionSet() if protocol.full_action_set else self._ale.getMinimalActionSet()
         self.render_mode = render_mode
-        self.metadata = {"render_modes": ["human", "rgb_array"], "render_fps": max(1, 60 // protocol.frame_skip)}
-        self.action_space = self._game.action_space
-        self._ale, self._codes = self._game.ale, self._game._action_set
+        self.metadata = {"render_modes": list(RENDER_MODES), "render_fps": max(1, 60 // protocol.frame_skip)}
+        self.action_space = gym.spaces.Discrete(len(self._codes))  # type: ignore[assignment]  # a Space[np.int64], which takes ints
         height, width = self._ale.getScreenDims()
         screen = (height, width) if protocol.grayscale else (height, width, 3)
         size = (protocol.screen_size, protocol.screen_size, *screen[2:])
@@ -57,9 +72,9 @@ class AtariGame(gym.Env[Any, int]):
         self._resize = AreaResize(screen, protocol.screen_size)
         self._frames = np.zeros((2, *screen), np.uint8)  # the last frame and the one before; pooled into the first
         self._protocol, self._skip, self._sticky = protocol, protocol.frame_skip, protocol.sticky_probability
-        self._fires = protocol.fire_reset and "FIRE" in self._game.get_action_meanings()
-        # With a seed ALE would load the ROM again, which takes as long as 300 steps; the seed is for its sticky actions alone. An emulator
-        # brought back to where the ROM was just loaded begins the same game.
+        self._fires = protocol.fire_reset and any(code.name == "FIRE" for code in self._codes)
+        # For another seed ALE would have to load the ROM again, which takes as long as 300 steps, and its random numbers are for sticky
+        # actions alone. An emulator brought back to where the ROM was just loaded begins the same game.
         self._loaded = self._ale.cloneState(include_rng=True)
         self._random, _ = seeding.np_random(None)
         self._held = self._codes[NOOP]
@@ -120,11 +135,8 @@ class AtariGame(gym.Env[Any, int]):
         return {"lives": self._ale.lives()}
 
     def render(self) -> Any:
-        """The whole screen in colour, as a person would see it."""
-        return self._game.render()
-
-    def close(self) -> None:
-        self._game.close()
+        """The whole screen in colour, as a person would see it; in a window ALE shows it itself."""
+        return self._ale.getScreenRGB() if self.render_mode == "rgb_array" else None
 
     # A saved game
 
@@ -157,11 +169,11 @@ class AtariGame(gym.Env[Any, int]):
             self._ale.act(self._codes[NOOP])
         saved = ALEState.__new__(ALEState)
         saved.__setstate__(cast("Any", emulator.tobytes()))  # bytes, whatever its stub says
-        self._game.restore_state(saved)
+        self._ale.restoreState(saved)
         self._frames[0], self._frames[1] = frame, 0
         self._random.bit_generator.state = state["generator"]
         self._held, self._steps = self._codes[int(state["held"])], int(state["steps"])
         return self._resize(self._frames[0]), self._info()
 
     def _emulator(self) -> Array:
-        return np.frombuffer(cast("bytes", self._game.clone_state(include_rng=True).__getstate__()), np.uint8)
+        return np.frombuffer(cast("bytes", self._ale.cloneState(include_rng=True).__getstate__()), np.uint8)

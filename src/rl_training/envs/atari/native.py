@@ -23,8 +23,10 @@ class NativeAtari(VectorEnv[Any, Any, Any]):
     """
 
     def __init__(self, game: str, protocol: Protocol, num_envs: int) -> None:
+        import ale_py
         from ale_py.vector_env import AtariVectorEnv
 
+        ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # before the first one greets
         if protocol.mode is not None or protocol.difficulty is not None:
             raise UserError("vectorization: native plays a game's first mode and difficulty: use vectorization auto, sync or async")
         self._env = AtariVectorEnv(
