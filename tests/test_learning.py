@@ -12,7 +12,7 @@ import pytest
 from benchmarks.calibrate import RESULTS, measure
 from rl_training.envs.chain import Chain, optimal_q
 from rl_training.experiment.registry import algorithm_names, get_algorithm_spec
-from rl_training.experiment.settings import RecurrentPPOSettings, RecurrentSettings
+from rl_training.experiment.settings import RecurrentPPOSettings, RecurrentPQNSettings, RecurrentSettings
 from rl_training.ledger.judging import MAX_FALSE_FAILURES, false_failures
 from rl_training.ledger.suites import Group, load_suite, plan_groups
 
@@ -55,7 +55,7 @@ def test_it_learns(name: str) -> None:
 
 
 def test_every_row_is_in_the_suite() -> None:
-    recurrent = (RecurrentSettings, RecurrentPPOSettings)
+    recurrent = (RecurrentSettings, RecurrentPPOSettings, RecurrentPQNSettings)
     feed_forward = {name for name in algorithm_names() if not issubclass(get_algorithm_spec(name).settings, recurrent)}
     chain, twin = (
         {group.algorithm for group in SMOKE.values() if _env_id(group) == f"rl_training/{env}-v0"} for env in ("Chain", "MemoryChain")

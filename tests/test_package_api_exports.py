@@ -31,6 +31,8 @@ CLASSES = {
     "r2d2": "R2D2",
     "ppo": "PPO",
     "recurrent_ppo": "RecurrentPPO",
+    "pqn": "PQN",
+    "recurrent_pqn": "RecurrentPQN",
 }
 
 

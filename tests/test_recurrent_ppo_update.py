@@ -196,7 +196,7 @@ def test_the_minibatches_of_an_epoch_hold_every_step_once() -> None:
     rollout = Played(network).rollout
     found = learner.evaluate(rollout)
     items = rollout.items(log_probs=found.log_probs, values=found.values)
-    batches = list(learner._epochs(rollout, items))
+    batches = list(learner.view(rollout).minibatches(items, 12, epochs=2))
     assert sum(float(batch["mask"].sum()) for batch in batches) == 2 * 12 * ENVS
     for batch in batches:  # what acting gave is what the unroll from the initial state gives, minibatch by minibatch
         outputs, values = learner.forward(batch)

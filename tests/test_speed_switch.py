@@ -18,6 +18,8 @@ from value_rows import CPU, ROWS, config_of, parts_of
 
 POLICIES: dict[str, dict[str, Any]] = {
     "ppo": {"num_steps": 20, "minibatch_size": 20, "update_epochs": 2, "hidden_sizes": [8]},
+    "pqn": {"num_steps": 20, "minibatch_size": 20, "update_epochs": 2, "hidden_sizes": [8]},
+    "recurrent_pqn": {"num_steps": 20, "minibatch_size": 20, "update_epochs": 2, "hidden_sizes": [8], "recurrent_hidden_size": 8},
     "recurrent_ppo": {"num_steps": 20, "minibatch_size": 20, "update_epochs": 2, "hidden_sizes": [8], "recurrent_hidden_size": 8},
 }
 

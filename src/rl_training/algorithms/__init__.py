@@ -10,6 +10,7 @@ from rl_training.algorithms.iqn import IQN
 from rl_training.algorithms.munchausen import MunchausenBackup
 from rl_training.algorithms.policy_losses import clipped_surrogate, value_loss
 from rl_training.algorithms.ppo import PPO
+from rl_training.algorithms.pqn import PQN, RecurrentPQN
 from rl_training.algorithms.q_learner import QLearner
 from rl_training.algorithms.qr_dqn import QRDQN
 from rl_training.algorithms.r2d2 import R2D2, r2d2_loss
@@ -22,6 +23,7 @@ __all__ = [
     "DRQN",
     "IQN",
     "PPO",
+    "PQN",
     "QRDQN",
     "R2D2",
     "Backup",
@@ -31,6 +33,7 @@ __all__ = [
     "MunchausenBackup",
     "QLearner",
     "RecurrentPPO",
+    "RecurrentPQN",
     "Rule",
     "clipped_surrogate",
     "dqn_loss",

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, cast
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from rl_training.algorithms.adam import FlatAdam
 from rl_training.algorithms.policy_losses import approximate_kl, clipped_surrogate, normalized, value_loss
+from rl_training.algorithms.rollouts import RolloutView, StepView
 from rl_training.algorithms.schedules import Schedule
 from rl_training.data.rollout_buffer import RolloutBuffer
 from rl_training.models.distributions import Distribution, Evaluated, allowed_logits
@@ -96,6 +96,7 @@ class PPO:
     """
 
     model_key = "actor_critic"  # where the acting network stands in `state_dict()`
+    view: type[RolloutView] = StepView
 
     def __init__(
         self,
@@ -150,7 +151,7 @@ class PPO:
         returns = advantages + found.values
         items = rollout.items(log_probs=found.log_probs, values=found.values, advantages=advantages, returns=returns)
         done: list[MinibatchLosses] = []
-        for batch in self._epochs(rollout, items):
+        for batch in self.view(rollout).minibatches(items, self.minibatch_size, epochs=self.update_epochs):
             losses = self._gradient_step(batch, global_step)
             if losses is None:
                 break
@@ -158,24 +159,13 @@ class PPO:
         valid = rollout.field("valid")
         return self._result(done, fit=(returns[valid], found.values[valid]))
 
-    def _epochs(self, rollout: RolloutBuffer, items: Batch) -> Iterator[Batch]:
-        return rollout.minibatches(items, self.minibatch_size, epochs=self.update_epochs)
-
     @torch.no_grad()
     def evaluate(self, rollout: RolloutBuffer) -> Evaluation:
         """Log-probabilities and values of a whole rollout in one pass: the network has not changed since it acted."""
-        shape = rollout.field("valid").shape
-        count = int(np.prod(shape))
-        rows = rollout.bootstrap_rows()
-        obs, next_obs = (rollout.field(name).reshape(count, *rollout.field(name).shape[2:]) for name in ("obs", "next_obs"))
-        outputs, values = self.actor_critic(torch.from_numpy(np.concatenate([obs, next_obs[rows]])).to(rollout.device))
-        log_probs = self.policy(outputs[:count], rollout.items()).log_prob.cpu().numpy().reshape(shape)
-        host = values.cpu().numpy()
-        found = host[:count].reshape(shape)
-        next_values = np.zeros_like(found)
-        next_values[:-1] = found[1:]
-        next_values.reshape(-1)[rows] = host[count:]
-        return Evaluation(log_probs, found, next_values)
+        view = self.view(rollout)
+        outputs, values = self.forward(view.passed())
+        log_probs = self.policy(view.taken(outputs), view.items()).log_prob
+        return Evaluation(view.here(log_probs), view.here(values), view.ahead(values))
 
     # A minibatch
 

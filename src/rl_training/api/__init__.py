@@ -8,6 +8,7 @@ from rl_training.api.algorithms import (
     DRQN,
     IQN,
     PPO,
+    PQN,
     QRDQN,
     R2D2,
     DoubleDQN,
@@ -20,6 +21,7 @@ from rl_training.api.algorithms import (
     PrioritizedDQN,
     RainbowDQN,
     RecurrentPPO,
+    RecurrentPQN,
 )
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.network_parts import register_core, register_torso
@@ -33,6 +35,7 @@ __all__ = [
     "DRQN",
     "IQN",
     "PPO",
+    "PQN",
     "QRDQN",
     "R2D2",
     "Callback",
@@ -47,6 +50,7 @@ __all__ = [
     "PrioritizedDQN",
     "RainbowDQN",
     "RecurrentPPO",
+    "RecurrentPQN",
     "SaveBest",
     "StopAtReturn",
     "TrainConfig",

@@ -10,6 +10,7 @@ __all__ = [
     "DRQN",
     "IQN",
     "PPO",
+    "PQN",
     "QRDQN",
     "R2D2",
     "DoubleDQN",
@@ -20,6 +21,7 @@ __all__ = [
     "PrioritizedDQN",
     "RainbowDQN",
     "RecurrentPPO",
+    "RecurrentPQN",
 ]
 
 
@@ -85,3 +87,11 @@ class PPO(ManagedAlgorithm, row="ppo"):
 
 class RecurrentPPO(ManagedAlgorithm, row="recurrent_ppo"):
     """PPO with a recurrent network, trained on whole sequences from their true starting state (arXiv:2205.11104)."""
+
+
+class PQN(ManagedAlgorithm, row="pqn"):
+    """Q-learning on fresh rollouts of many environments, without replay and without a target network (arXiv:2407.04811)."""
+
+
+class RecurrentPQN(ManagedAlgorithm, row="recurrent_pqn"):
+    """PQN with a recurrent network, trained on whole sequences from their true starting state (arXiv:2407.04811)."""

@@ -15,7 +15,16 @@ from rl_training.errors import ConfigError
 from rl_training.experiment.explain import did_you_mean
 from rl_training.experiment.explain import shown as _shown
 from rl_training.experiment.network_parts import imported, torso_observations
-from rl_training.experiment.settings import LearningSettings, PPOSettings, RecurrentPPOSettings, RecurrentSettings, Settings, ValueSettings
+from rl_training.experiment.settings import (
+    LearningSettings,
+    PPOSettings,
+    PQNSettings,
+    RecurrentPPOSettings,
+    RecurrentPQNSettings,
+    RecurrentSettings,
+    Settings,
+    ValueSettings,
+)
 
 if TYPE_CHECKING:
     from rl_training.models.network import Network
@@ -252,4 +261,18 @@ register_algorithm(
     paper="arXiv:2205.11104",
     settings=RecurrentPPOSettings,
     actions=("discrete", "multi_discrete", "box"),
+)
+register_algorithm(
+    "pqn",
+    trainer="rl_training.runtime.pqn_trainer:train_pqn",
+    summary="Q(λ) on fresh rollouts of many environments, with layer norm in place of replay and target network",
+    paper="arXiv:2407.04811",
+    settings=PQNSettings,
+)
+register_algorithm(
+    "recurrent_pqn",
+    trainer="rl_training.runtime.recurrent_pqn_trainer:train_recurrent_pqn",
+    summary="PQN with a recurrent network, on whole sequences",
+    paper="arXiv:2407.04811",
+    settings=RecurrentPQNSettings,
 )

@@ -129,7 +129,16 @@ class LearningSettings(Settings):
         return self
 
 
-class ValueSettings(LearningSettings):
+class ExploringSettings(LearningSettings):
+    """Rows that explore by ε: a random action with this probability, falling in a line over a fraction of the run."""
+
+    epsilon_start: Annotated[Unit, NO_EPSILON] = 1.0
+    epsilon_end: Annotated[Unit, NO_EPSILON] = 0.05
+    exploration_fraction: Annotated[Unit, NO_EPSILON] = 0.2
+    epsilon: Annotated[float | Schedule | None, OrSchedule(Unit | None, high=1.0)] = None  # in place of the three above
+
+
+class ValueSettings(ExploringSettings):
     """The value-based rows: DQN and everything that is DQN with other parts. All step counts are environment steps."""
 
     buffer_capacity: Items = 100_000
@@ -141,11 +150,7 @@ class ValueSettings(LearningSettings):
     tau: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
     hidden_sizes: Sizes = (128, 128)
     max_grad_norm: Positive | None = 10.0
-    # A noisy network explores by its noise alone (ε 0), whatever these say.
-    epsilon_start: Annotated[Unit, NO_EPSILON] = 1.0
-    epsilon_end: Annotated[Unit, NO_EPSILON] = 0.05
-    exploration_fraction: Annotated[Unit, NO_EPSILON] = 0.2
-    epsilon: Annotated[float | Schedule | None, OrSchedule(Unit | None, high=1.0)] = None  # in place of the three above
+    # A noisy network explores by its noise alone (ε 0), whatever the exploration says.
     epsilon_ladder: bool = False  # a constant ε per environment, from exploring to nearly greedy (arXiv:1803.00933)
     n_step: Window = 1
     double_q: bool = False
@@ -221,14 +226,20 @@ class RecurrentSettings(ValueSettings):
         return self
 
 
-class PPOSettings(LearningSettings):
-    """PPO. A rollout is `num_steps` of each environment; minibatches hold at most `minibatch_size` of its steps, in equal parts."""
+class RolloutSettings(LearningSettings):
+    """The on-policy rows. A rollout is `num_steps` of each environment; minibatches hold at most `minibatch_size` of its steps, in equal
+    parts."""
 
-    learning_rate: Rate = 3e-4
-    adam_eps: Positive = 1e-5
     num_steps: Rounds = 2_048
     update_epochs: Rounds = 10
     minibatch_size: Count = 64
+
+
+class PPOSettings(RolloutSettings):
+    """PPO."""
+
+    learning_rate: Rate = 3e-4
+    adam_eps: Positive = 1e-5
     gae_lambda: Unit = 0.95
     clip_coef: Rate = 0.2
     clip_schedule: Literal["constant", "linear"] = "constant"  # linear: to 0 at the end
@@ -255,3 +266,34 @@ class RecurrentPPOSettings(PPOSettings):
     recurrent_num_layers: Depth = 1
     core: CoreName = "lstm"
     previous_action_reward: bool = False  # as in RecurrentSettings; Discrete actions only
+
+
+class PQNSettings(RolloutSettings, ExploringSettings):
+    """PQN, with what its paper has for Atari; a rollout there is 32 steps of 128 environments."""
+
+    learning_rate: Rate = 2.5e-4
+    optimizer: OptimizerName = "radam"
+    layer_norm: bool = True
+    num_steps: Rounds = 32
+    update_epochs: Rounds = 2
+    minibatch_size: Count = 128
+    q_lambda: Unit = 0.65  # 0: one-step targets; 1: the rewards until the rollout's end
+    max_grad_norm: Positive | None = 10.0
+    hidden_sizes: Sizes = (128, 128)
+    epsilon_end: Annotated[Unit, NO_EPSILON] = 0.001
+    exploration_fraction: Annotated[Unit, NO_EPSILON] = 0.1
+    dueling: bool = False
+
+
+class RecurrentPQNSettings(PQNSettings):
+    """Recurrent PQN: encoder (`hidden_sizes`, `features_dim`), core, head (`head_hidden_sizes`). Sequences are what an episode did within a
+    rollout, so `num_steps` bounds their length."""
+
+    hidden_sizes: Sizes = ()
+    features_dim: Width = 64
+    head_hidden_sizes: Sizes = ()
+    recurrent_hidden_size: Width = 64
+    recurrent_num_layers: Depth = 1
+    recurrent_skip: bool = False  # the head reads the encoder's features beside the core's output
+    core: CoreName = "lstm"
+    previous_action_reward: bool = False  # as in RecurrentSettings

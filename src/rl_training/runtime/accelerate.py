@@ -22,6 +22,7 @@ import numpy as np
 import torch
 
 from rl_training.algorithms.ppo import PPO
+from rl_training.algorithms.pqn import PQN
 from rl_training.algorithms.q_learner import QLearner
 from rl_training.errors import ConfigError
 from rl_training.resources import speed_is_on
@@ -106,7 +107,7 @@ def _refused(requested: str | bool, why: str) -> Decision:
     return Decision(False, why)
 
 
-def accelerate_learner(learner: QLearner | PPO) -> None:
+def accelerate_learner(learner: QLearner | PPO | PQN) -> None:
     """Make the learner's own parts fast: the gradient by hand and the rule's loops in numba, where both have such a form."""
     if not speed_is_on():
         return
@@ -116,6 +117,9 @@ def accelerate_learner(learner: QLearner | PPO) -> None:
     allocator.keep_freed_memory()
     if isinstance(learner, PPO):
         hand_policy.use_hand_gradients(learner)
+        return
+    if isinstance(learner, PQN):
+        hand_gradients.use_hand_gradients_of_returns(learner)
         return
     if learner.optimizer.parameters.device.type == "cpu":
         learner.rule = numba_rule(learner.rule)

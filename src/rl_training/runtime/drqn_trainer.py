@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from typing_extensions import Unpack
+
 from rl_training.algorithms.backups import Backup
 from rl_training.algorithms.by_head import make_rule
 from rl_training.algorithms.drqn import DRQN
@@ -13,7 +15,8 @@ from rl_training.algorithms.rules import Rule
 from rl_training.data import PrioritizedRecurrentReplayBuffer, RecurrentReplayBuffer
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.network_parts import core_maker, make_torso
-from rl_training.experiment.settings import RecurrentSettings
+from rl_training.experiment.settings import RecurrentPQNSettings, RecurrentSettings
+from rl_training.models.heads import HeadKeywords, HeadKind
 from rl_training.models.network import is_recurrent_value_network
 from rl_training.models.recurrent import RecurrentQNetwork, recurrent_q_parts
 from rl_training.runtime.replay_place import place_replay
@@ -31,6 +34,13 @@ from rl_training.runtime.value_based import (
 
 
 def build_network(settings: RecurrentSettings, spaces: Mapping[str, Any]) -> RecurrentQNetwork:
+    return recurrent_network(settings, spaces, settings.head, **head_keywords(settings))
+
+
+def recurrent_network(
+    settings: RecurrentSettings | RecurrentPQNSettings, spaces: Mapping[str, Any], head: HeadKind, **keywords: Unpack[HeadKeywords]
+) -> RecurrentQNetwork:
+    """The recurrent Q-network of these settings with any head."""
     previous = spaces["num_actions"] if settings.previous_action_reward else 0
     parts = recurrent_q_parts(
         spaces["obs_shape"],
@@ -42,10 +52,10 @@ def build_network(settings: RecurrentSettings, spaces: Mapping[str, Any]) -> Rec
         num_layers=settings.recurrent_num_layers,
         make_core=core_maker(settings.core),
         torso=make_torso(settings, spaces),
-        skip=settings.recurrent_skip,
         previous_actions=previous,
-        head=settings.head,
-        **head_keywords(settings),
+        skip=settings.recurrent_skip,
+        head=head,
+        **keywords,
     )
     return RecurrentQNetwork(*parts, skip=settings.recurrent_skip, obs_ndim=len(spaces["obs_shape"]), previous_actions=previous)
 

@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import torch
-
 from rl_training.algorithms.ppo import PPO
-from rl_training.data.rollout_buffer import RolloutBuffer
-from rl_training.data.storage import Field
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.network_parts import make_torso
 from rl_training.experiment.settings import PPOSettings
@@ -17,11 +13,9 @@ from rl_training.models.actor_critic import ActorCritic
 from rl_training.models.build import build_actor_critic
 from rl_training.models.distributions import make_distribution
 from rl_training.runtime import schedules
-from rl_training.runtime.accelerate import accelerate_acting, accelerate_learner
-from rl_training.runtime.actor import Actor, RolloutFeed
 from rl_training.runtime.behaviour import Sampling
-from rl_training.runtime.on_policy import train_on_policy
-from rl_training.runtime.run import Parts, Run, RunOptions, TrainResult
+from rl_training.runtime.rollout_based import rollout_learner_keywords, train_from_rollouts
+from rl_training.runtime.run import RunOptions, TrainResult
 from rl_training.runtime.trainer_setup import Setup, prepare
 
 
@@ -39,48 +33,33 @@ def build_network(settings: PPOSettings, spaces: Mapping[str, Any]) -> ActorCrit
 
 def learner_keywords(setup: Setup, settings: PPOSettings) -> dict[str, Any]:
     """What PPO takes beside its network."""
-    s, horizon = settings, setup.config.horizon
+    s = settings
     return {
-        "learning_rate": schedules.learning_rate(s, horizon),
-        "gamma": s.gamma,
+        **rollout_learner_keywords(setup, s),
         "gae_lambda": s.gae_lambda,
-        "update_epochs": s.update_epochs,
-        "minibatch_size": s.minibatch_size,
-        "clip_coef": schedules.clip_range(s, horizon),
+        "clip_coef": schedules.clip_range(s, setup.config.horizon),
         "ent_coef": s.ent_coef,
         "vf_coef": s.vf_coef,
         "vf_clip": s.vf_clip,
         "target_kl": s.target_kl,
         "normalize_advantage": s.normalize_advantage,
-        "max_grad_norm": s.max_grad_norm,
-        "adam_eps": s.adam_eps,
-        "optimizer": s.optimizer,
-        "weight_decay": s.weight_decay,
     }
 
 
 def train_actor_critic(setup: Setup, settings: PPOSettings, options: RunOptions, *, network: ActorCritic, learner: PPO) -> TrainResult:
-    """Put the parts into a run and the run into the loop."""
-    config, distribution, masks = setup.config, network.distribution, setup.envs.action_masks
-    rollout = RolloutBuffer(
-        settings.num_steps,
-        config.num_envs,
-        setup.spaces["obs_shape"],
-        distribution.action_shape,
-        setup.spaces["obs_dtype"],
-        device=setup.device,
-        seed=setup.seeds.replay,
+    """Into the loop, with actions drawn from the policy."""
+    distribution = network.distribution
+    return train_from_rollouts(
+        setup,
+        settings,
+        options,
+        network=network,
+        learner=learner,
+        behaviour=Sampling(distribution, seed=setup.seeds.actor),
+        masks=("action_masks",),
+        action_shape=distribution.action_shape,
         action_dtype=distribution.action_dtype,
-        extra=setup.previous_fields | ({} if masks is None else {"action_masks": Field(masks.shape[1:], torch.bool)}),
     )
-    behaviour = Sampling(distribution, seed=setup.seeds.actor)
-    feed = RolloutFeed(rollout)
-    actor = Actor(setup.envs, network, feed, behaviour=behaviour, device=setup.device, seed=setup.seeds.actor)
-    parts = Parts(learner=learner, actor=actor, replay=rollout, evaluate=setup.evaluator(), spaces=setup.spaces, notes=setup.notes)
-    run = Run(config, parts, options)
-    accelerate_learner(learner)
-    accelerate_acting(actor, setup.device, compile=False)
-    return train_on_policy(run, actor=actor, learner=learner, rollout=rollout)
 
 
 def train_ppo(config: TrainConfig, run_suffix: str | None = None, **options: Any) -> TrainResult:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from rl_training.errors import ConfigError
 from rl_training.experiment.config import TrainConfig
-from rl_training.experiment.settings import PPOSettings, ValueSettings
+from rl_training.experiment.settings import RolloutSettings, ValueSettings
 from rl_training.runtime.schedules import end_at_zero
 
 
@@ -15,7 +15,7 @@ def check_sanity(config: TrainConfig) -> None:
     """Raises or warns. A run that is learned in pieces is judged by the whole: by the total its schedules run over."""
     whole = max(config.total_timesteps, config.horizon)
     settings = config.settings
-    if isinstance(settings, PPOSettings) and whole < (rollout := settings.num_steps * config.num_envs):
+    if isinstance(settings, RolloutSettings) and whole < (rollout := settings.num_steps * config.num_envs):
         raise ConfigError(
             f"total_timesteps: {whole} environment steps are less than one rollout ({settings.num_steps} num_steps × {config.num_envs} "
             f"num_envs = {rollout}), so nothing would be learned: take {rollout} or more, or a smaller algo_kwargs.num_steps"

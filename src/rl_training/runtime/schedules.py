@@ -12,7 +12,7 @@ from rl_training.algorithms.schedules import CosineSchedule, LinearSchedule, Pie
 from rl_training.errors import ConfigError, RunError
 from rl_training.experiment.schedules import Constant, Cosine, Falling, Named, Piecewise, named_schedule
 from rl_training.experiment.schedules import Schedule as ScheduleSettings
-from rl_training.experiment.settings import LearningSettings, PPOSettings, ValueSettings
+from rl_training.experiment.settings import ExploringSettings, LearningSettings, PPOSettings, ValueSettings
 
 
 def learning_rate(settings: LearningSettings, horizon: int) -> float | Schedule:
@@ -29,9 +29,9 @@ def clip_range(settings: PPOSettings, horizon: int) -> float | Schedule:
     return build(clip, horizon, key="clip_coef")
 
 
-def epsilon(settings: ValueSettings, horizon: int) -> Schedule:
+def epsilon(settings: ExploringSettings, horizon: int) -> Schedule:
     """ε where it is one for all environments. A noisy network explores by its noise alone."""
-    if settings.noisy:
+    if isinstance(settings, ValueSettings) and settings.noisy:
         return lambda env_steps: 0.0
     if settings.epsilon is None:
         return LinearSchedule(settings.epsilon_start, settings.epsilon_end, settings.exploration_fraction * horizon)

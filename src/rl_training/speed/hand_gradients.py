@@ -8,14 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rl_training.algorithms.backups import take_action
 from rl_training.algorithms.c51_dqn import CategoricalRule
 from rl_training.algorithms.distributional_losses import pairwise
 from rl_training.algorithms.dqn import ScalarRule
+from rl_training.algorithms.pqn import PQN, MinibatchGradient
 from rl_training.algorithms.q_learner import Gradient, QLearner
 from rl_training.algorithms.qr_dqn import QuantileRule
 from rl_training.algorithms.rules import Rule, TDLoss
 from rl_training.algorithms.views import TransitionView
-from rl_training.models.heads import Draws
+from rl_training.models.heads import NO_DRAWS, Draws, ScalarHead
 from rl_training.speed.numba_rules import NumbaCategoricalRule, NumbaQuantileRule, ScatteredCategoricalRule
 from rl_training.speed.tapes import has_tape, taped_q_network
 from rl_training.types import Batch
@@ -25,6 +27,26 @@ def use_hand_gradients(learner: QLearner) -> None:
     """Where the learner's network has a tape and it learns from transitions; else its gradient stays autograd's."""
     if has_tape(learner.q_network) and type(learner.view) is TransitionView:
         learner.gradient = HandGradient(learner)
+
+
+def use_hand_gradients_of_returns(learner: PQN) -> None:
+    """The same for PQN, which learns from rollouts."""
+    if type(learner) is PQN and has_tape(learner.q_network) and type(learner.q_network.head) is ScalarHead:
+        learner.gradient = HandReturnsGradient(learner)
+
+
+class HandReturnsGradient:
+    """What `PQN.autograd` gives of ½(R − Q(s, a))², up to rounding."""
+
+    def __init__(self, learner: PQN) -> None:
+        self._network = learner.q_network
+
+    @torch.no_grad()
+    def __call__(self, batch: Batch) -> MinibatchGradient:
+        outputs, pullback = taped_q_network(self._network, batch["obs"], NO_DRAWS)
+        chosen = take_action(outputs, batch["actions"])
+        grad = (chosen - batch["returns"]) / len(chosen)
+        return MinibatchGradient(pullback(put_action(grad, batch["actions"], outputs)), chosen)
 
 
 class HandGradient:

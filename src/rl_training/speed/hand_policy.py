@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rl_training.algorithms.policy_losses import clipped_surrogate, value_loss
 from rl_training.algorithms.ppo import PPO, MinibatchLosses
-from rl_training.algorithms.recurrent_ppo import initial_state, previous_in
+from rl_training.algorithms.rollouts import initial_state, previous_in
 from rl_training.models.actor_critic import MLPActorCritic
 from rl_training.models.distributions import Categorical, DiagonalGaussian, Distribution, MultiCategorical, allowed_logits
 from rl_training.models.recurrent.actor_critic import RecurrentActorCritic
