@@ -67,7 +67,7 @@ def test_every_row_trains_from_its_shipped_config(cli: Cli, row: str) -> None:
     known = get_algorithm_spec(row).settings.model_fields
     texts = [f"algo_kwargs.{key}={value}" for key, value in small.items() if key in known]
     sets = [part for text in (*texts, "eval_episodes=1") for part in ("--set", text)]
-    done = cli("train", "--config", f"configs/{row}/cartpole.yaml", "--total-timesteps", "60", "--quiet", *sets)
+    done = cli("train", "--config", f"configs/{row}/cartpole.yaml", "--total-timesteps", "60", "--num-envs", "2", "--quiet", *sets)
     assert done.code == 0, done.err
     evaluated = cli("eval", "--checkpoint", done.out.strip(), "--episodes", "1")
     assert evaluated.code == 0, evaluated.err

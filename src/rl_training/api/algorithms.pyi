@@ -53,6 +53,10 @@ class _ValueKeywords(_ConfigKeywords, total=False):
     spectral_norm: bool
     activation: Literal['relu', 'tanh', 'elu', 'gelu', 'silu']
     layer_norm: bool
+    epsilon_start: float
+    epsilon_end: float
+    exploration_fraction: float
+    epsilon: float | Mapping[str, Any] | Callable[[int], float] | None
     buffer_capacity: int
     batch_size: int
     learning_starts: int
@@ -62,10 +66,6 @@ class _ValueKeywords(_ConfigKeywords, total=False):
     tau: float
     hidden_sizes: Sequence[int]
     max_grad_norm: float | None
-    epsilon_start: float
-    epsilon_end: float
-    exploration_fraction: float
-    epsilon: float | Mapping[str, Any] | Callable[[int], float] | None
     epsilon_ladder: bool
     n_step: int
     double_q: bool
@@ -107,6 +107,10 @@ class _RecurrentKeywords(_ConfigKeywords, total=False):
     spectral_norm: bool
     activation: Literal['relu', 'tanh', 'elu', 'gelu', 'silu']
     layer_norm: bool
+    epsilon_start: float
+    epsilon_end: float
+    exploration_fraction: float
+    epsilon: float | Mapping[str, Any] | Callable[[int], float] | None
     buffer_capacity: int
     batch_size: int
     learning_starts: int
@@ -116,10 +120,6 @@ class _RecurrentKeywords(_ConfigKeywords, total=False):
     tau: float
     hidden_sizes: Sequence[int]
     max_grad_norm: float | None
-    epsilon_start: float
-    epsilon_end: float
-    exploration_fraction: float
-    epsilon: float | Mapping[str, Any] | Callable[[int], float] | None
     epsilon_ladder: bool
     n_step: int
     double_q: bool
@@ -220,6 +220,63 @@ class _RecurrentPPOKeywords(_ConfigKeywords, total=False):
     head_hidden_sizes: Sequence[int]
     recurrent_hidden_size: int
     recurrent_num_layers: int
+    core: str
+    previous_action_reward: bool
+
+class _PQNKeywords(_ConfigKeywords, total=False):
+    learning_rate: float | Mapping[str, Any] | Callable[[int], float]
+    lr_schedule: Literal['constant', 'linear']
+    learning_rate_end: float
+    optimizer: Literal['adam', 'adamw', 'radam']
+    adam_eps: float
+    weight_decay: float
+    gamma: float
+    torso: str
+    torso_width: int
+    spectral_norm: bool
+    activation: Literal['relu', 'tanh', 'elu', 'gelu', 'silu']
+    layer_norm: bool
+    epsilon_start: float
+    epsilon_end: float
+    exploration_fraction: float
+    epsilon: float | Mapping[str, Any] | Callable[[int], float] | None
+    num_steps: int
+    update_epochs: int
+    minibatch_size: int
+    q_lambda: float
+    max_grad_norm: float | None
+    hidden_sizes: Sequence[int]
+    dueling: bool
+
+class _RecurrentPQNKeywords(_ConfigKeywords, total=False):
+    learning_rate: float | Mapping[str, Any] | Callable[[int], float]
+    lr_schedule: Literal['constant', 'linear']
+    learning_rate_end: float
+    optimizer: Literal['adam', 'adamw', 'radam']
+    adam_eps: float
+    weight_decay: float
+    gamma: float
+    torso: str
+    torso_width: int
+    spectral_norm: bool
+    activation: Literal['relu', 'tanh', 'elu', 'gelu', 'silu']
+    layer_norm: bool
+    epsilon_start: float
+    epsilon_end: float
+    exploration_fraction: float
+    epsilon: float | Mapping[str, Any] | Callable[[int], float] | None
+    num_steps: int
+    update_epochs: int
+    minibatch_size: int
+    q_lambda: float
+    max_grad_norm: float | None
+    hidden_sizes: Sequence[int]
+    dueling: bool
+    features_dim: int
+    head_hidden_sizes: Sequence[int]
+    recurrent_hidden_size: int
+    recurrent_num_layers: int
+    recurrent_skip: bool
     core: str
     previous_action_reward: bool
 
@@ -333,4 +390,18 @@ class RecurrentPPO(ManagedAlgorithm, row='recurrent_ppo'):
     @classmethod
     def from_config(  # type: ignore[override]  # the keys of this row alone
         cls, config: str | Path, **overrides: Unpack[_RecurrentPPOKeywords]
+    ) -> Self: ...
+
+class PQN(ManagedAlgorithm, row='pqn'):
+    def __init__(self, config: _Source, **keywords: Unpack[_PQNKeywords]) -> None: ...
+    @classmethod
+    def from_config(  # type: ignore[override]  # the keys of this row alone
+        cls, config: str | Path, **overrides: Unpack[_PQNKeywords]
+    ) -> Self: ...
+
+class RecurrentPQN(ManagedAlgorithm, row='recurrent_pqn'):
+    def __init__(self, config: _Source, **keywords: Unpack[_RecurrentPQNKeywords]) -> None: ...
+    @classmethod
+    def from_config(  # type: ignore[override]  # the keys of this row alone
+        cls, config: str | Path, **overrides: Unpack[_RecurrentPQNKeywords]
     ) -> Self: ...
