@@ -259,8 +259,9 @@ def count(page: Browser, selector: str) -> int:
 def test_it_draws_curves_with_bands_and_hides_them(page: Browser) -> None:
     assert texts(page, "#task option") == ["CartPole-v1", "Acrobot-v1"]
     assert count(page, "#curves .line") == count(page, "#curves .band") == 2
+    assert texts(page, "#legend button") == ["qr_dqn", "dqn"]  # the best first
     page.run("document.querySelector('#legend button').click()")
-    assert count(page, "#curves .line") == 1 and texts(page, "#curves .line title") == ["qr_dqn"]
+    assert count(page, "#curves .line") == 1 and texts(page, "#curves .line title") == ["dqn"]
     page.run("document.querySelector('#legend button').click()")
     assert count(page, "#curves .line") == 2
     page.run("band.value = 'none'; band.onchange()")
@@ -268,6 +269,73 @@ def test_it_draws_curves_with_bands_and_hides_them(page: Browser) -> None:
     page.run("task.value = 'Acrobot-v1'; task.onchange()")
     assert count(page, "#curves .line") == 1
     assert page.problems == []
+
+
+def write_fifteen(folder: Path) -> Path:
+    """Fifteen configs on one task, one of them with twice the steps, and one on another: long names, and times."""
+    for number in range(16):
+        task = "Acrobot-v1" if number == 15 else "CartPole-v1"
+        config = {
+            "algo": "dqn",
+            "env_id": task,
+            "seed": 1,
+            "total_timesteps": 600 if number == 14 else 300,
+            "tags": [f"config number {number} with a rather long name that goes on"],
+            "env_kwargs": {"wrappers": [{"keep": {"indices": list(range(30))}}]} if number == 15 else {},
+        }
+        run = folder / f"run{number}"
+        run.mkdir(parents=True)
+        (run / "config.yaml").write_text(yaml.safe_dump(config))
+        lines = [
+            {"step": step, "eval/mean_reward": number + step / 1e3, "time/time_elapsed": step / (1 + number)} for step in (100, 200, 300)
+        ]
+        (run / "metrics.jsonl").write_text("\n".join(json.dumps(line) for line in lines))
+    return folder
+
+
+def test_fifteen_configs_can_be_read(browser: Browser, tmp_path: Path) -> None:
+    write_report([write_fifteen(tmp_path / "runs")], tmp_path / "page.html")
+    browser.problems.clear()
+    browser.open(tmp_path / "page.html")
+    browser.run("task.value = 'CartPole-v1'; task.onchange()")
+    assert texts(browser, "#budget option") == ["300 steps", "600 steps", "all of them"]
+    assert len(texts(browser, "#legend button")) == 14  # the one with another budget is on another axis
+    shown = texts(browser, "#curves .line title")
+    assert [re.search(r"number (\d+)", title)[1] for title in shown] == ["13", "12", "11", "10", "9"]  # type: ignore[index]
+    browser.run("document.getElementById('all').click()")
+    looks = browser.run(
+        "[...document.querySelectorAll('#curves .line')].map((l) => `${l.getAttribute('stroke')} ${l.getAttribute('stroke-dasharray')}`)"
+    )
+    assert len(looks) == len(set(looks)) == 14
+    browser.run("document.getElementById('none').click()")
+    assert count(browser, "#curves .line") == 0
+    browser.run("document.getElementById('few').click(); budget.value = '600'; budget.onchange()")
+    assert len(texts(browser, "#curves .line title")) == 1
+    assert count(browser, "#multiples svg") == 2 and browser.problems == []
+
+
+def test_curves_over_wall_time(browser: Browser, tmp_path: Path) -> None:
+    write_report([write_fifteen(tmp_path / "runs")], tmp_path / "page.html")
+    browser.open(tmp_path / "page.html")
+    browser.run("task.value = 'CartPole-v1'; task.onchange(); axis.value = 'time'; axis.onchange()")
+    assert texts(browser, "#curves text")[-1] == "seconds" and count(browser, "#curves .line") == 5
+    middle = "{clientX: box.left + box.width / 2, clientY: box.top + 50}"
+    browser.run(f"box = curves.getBoundingClientRect(); curves.dispatchEvent(new MouseEvent('mousemove', {middle}))")
+    assert re.match(r"\d+ s\n", texts(browser, "#tip")[0])
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1400, 800, 400])
+def test_nothing_stands_out_of_the_page(browser: Browser, tmp_path: Path, width: int, scheme: str) -> None:
+    write_report([write_fifteen(tmp_path / "runs")], tmp_path / "page.html")
+    browser.show(width=width, height=900, scheme=scheme)
+    browser.open(tmp_path / "page.html")
+    browser.run("document.querySelectorAll('#runs input').forEach((box, index) => { if (index < 3) box.click(); })")
+    browser.run("document.querySelector('#runs tbody td button').click()")
+    assert browser.run("document.documentElement.scrollWidth") <= browser.run("document.documentElement.clientWidth")
+    ground, ink = (browser.run(f"getComputedStyle(document.body).{name}") for name in ("backgroundColor", "color"))
+    bright = [sum(map(int, re.findall(r"\d+", colour)[:3])) for colour in (ground, ink)]
+    assert (bright[0] > bright[1]) == (scheme == "light") and abs(bright[0] - bright[1]) > 400
 
 
 def test_it_counts_seeds(page: Browser, tmp_path: Path) -> None:

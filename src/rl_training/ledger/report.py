@@ -45,6 +45,8 @@ class RunView:
     seconds: float | None
     evaluation: Sequence[tuple[int, float]]
     training: Sequence[tuple[int, float]]
+    elapsed: Sequence[tuple[int, float]]
+    """Seconds until a step."""
 
     @property
     def task(self) -> str:
@@ -141,6 +143,7 @@ def _record_view(path: Path) -> RunView | None:
         seconds=_number(raw.get("wall_time_s")),
         evaluation=record.curve,
         training=[],
+        elapsed=_even(record.steps, _number(raw.get("wall_time_s"))),
     )
 
 
@@ -169,6 +172,7 @@ def _directory_view(folder: Path) -> RunView:
         seconds=elapsed[-1][1] if elapsed else None,
         evaluation=evaluation,
         training=_curve(measured, "rollout/ep_rew_mean"),
+        elapsed=[(0, 0.0), *elapsed] if elapsed else [],
     )
 
 
@@ -189,6 +193,11 @@ def _curve(measured: Iterable[Mapping[str, Any]], key: str) -> list[tuple[int, f
     """By step; of two values at one step the later one, as a run that was resumed by hand may have them."""
     values = ((record["step"], _number(record.get(key))) for record in measured)
     return sorted({step: value for step, value in values if value is not None and abs(step) <= MOST}.items())
+
+
+def _even(steps: int, seconds: float | None) -> list[tuple[int, float]]:
+    """A record knows how long its run took in all: as if each step had taken the same."""
+    return [(0, 0.0), (steps, seconds)] if steps > 0 and seconds is not None and seconds > 0 else []
 
 
 def _number(value: Any) -> float | None:
@@ -271,6 +280,7 @@ def _run(run: RunView, group: int) -> dict[str, Any]:
         "config": flat(run.config),
         "about": flat(run.about),
         "curves": {"evaluation": thinned(run.evaluation), "training": thinned(run.training)},
+        "elapsed": thinned(run.elapsed),
     }
 
 

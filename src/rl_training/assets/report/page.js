@@ -46,6 +46,12 @@ function valueAt(curve, step) {
   return x1 === x0 || step === x0 ? y0 : y0 + ((y1 - y0) * (step - x0)) / (x1 - x0);
 }
 
+// The curve over seconds instead of steps: `elapsed` are pairs of a step and the seconds until it. Empty where nobody took the time.
+function overTime(curve, elapsed) {
+  if (elapsed.length < 2) return [];
+  return curve.map(([step, value]) => [valueAt(elapsed, step), value]).filter(([seconds]) => seconds !== null);
+}
+
 // One line out of several runs: [step, centre, low, high] at every step where one of them has a point.
 function summarise(curves, centre, band, most = 300) {
   let steps = [...new Set(curves.flatMap((curve) => curve.map(([step]) => step)))].sort((a, b) => a - b);
@@ -67,7 +73,7 @@ function ticks(low, high, count = 6) {
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = power * [1, 2, 5, 10].find((factor) => factor * power >= rough);
   const found = [];
-  for (let index = Math.ceil(low / step); index * step <= high + step * 1e-9; index += 1) found.push(index * step);
+  for (let index = Math.ceil(low / step); index * step <= high + step * 1e-9; index += 1) found.push(index * step + 0); // no minus before a zero
   return found;
 }
 
@@ -98,13 +104,21 @@ function sideBySide(objects) {
   });
 }
 
+// Told apart by the eye on light and dark ground, colour-blind or not; the dash changes when the colours begin again.
+const COLOURS = ["#0077bb", "#e06000", "#009e73", "#cc79a7", "#c49000", "#8a6fd1"];
+const DASHES = ["none", "8 4", "2 3", "10 3 2 3"];
+const FEW = 5; // lines that are shown of a task before anybody asks for more
+
+function looks(index) {
+  return { colour: COLOURS[index % COLOURS.length], dash: DASHES[Math.floor(index / COLOURS.length) % DASHES.length] };
+}
+
 if (typeof module !== "undefined") {
-  module.exports = { compareBy, iqm, quantile, show, sideBySide, summarise, ticks, valueAt };
+  module.exports = { compareBy, iqm, looks, overTime, quantile, show, sideBySide, summarise, ticks, valueAt };
 }
 
 // The page. Text reaches it by textContent alone: nothing a run is called is ever read as HTML.
 
-const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7b61c4", "#8c6d31", "#d62728", "#5f9e6e", "#9aa0a6", "#b5cf00"];
 const SVG = "http://www.w3.org/2000/svg";
 
 function element(tag, attributes = {}, ...children) {
@@ -125,8 +139,8 @@ function shape(tag, attributes, text) {
 }
 
 // lines: {title, colour, dash, points: [step, centre, low, high]}. Returns the step under a place of the drawing, for the reading on top.
-function draw(svg, lines, { width = 960, height = 380 } = {}) {
-  const space = { left: 64, right: 32, top: 12, bottom: 36 };
+function draw(svg, lines, { width = 960, height = 380, label = "environment steps", small = false } = {}) {
+  const space = small ? { left: 70, right: 10, top: 16, bottom: 10 } : { left: 64, right: 32, top: 12, bottom: 36 };
   svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
   svg.replaceChildren();
   const points = lines.flatMap((line) => line.points);
@@ -140,14 +154,14 @@ function draw(svg, lines, { width = 960, height = 380 } = {}) {
   if (y0 === y1) [y0, y1] = [y0 - 1, y1 + 1];
   const x = (step) => space.left + ((step - x0) / (x1 - x0 || 1)) * (width - space.left - space.right);
   const y = (value) => height - space.bottom - ((value - y0) / (y1 - y0)) * (height - space.top - space.bottom);
-  for (const tick of ticks(y0, y1)) {
+  for (const tick of ticks(y0, y1, small ? 2 : 6)) {
     svg.append(shape("line", { class: "grid", x1: space.left, x2: width - space.right, y1: y(tick), y2: y(tick) }));
     svg.append(shape("text", { x: space.left - 8, y: y(tick) + 4, "text-anchor": "end" }, show(tick)));
   }
-  for (const tick of ticks(x0, x1)) {
+  for (const tick of small ? [] : ticks(x0, x1)) {
     svg.append(shape("text", { x: x(tick), y: height - space.bottom + 18, "text-anchor": "middle" }, show(tick)));
   }
-  svg.append(shape("text", { x: width - space.right, y: height - 4, "text-anchor": "end" }, "environment steps"));
+  if (!small) svg.append(shape("text", { x: width - space.right, y: height - 4, "text-anchor": "end" }, label));
   for (const line of lines) {
     const banded = line.points.filter(([, , low]) => low !== null);
     if (banded.length > 1) {
@@ -156,13 +170,20 @@ function draw(svg, lines, { width = 960, height = 380 } = {}) {
       svg.append(shape("polygon", { class: "band", points: [...there, ...back].join(" "), fill: line.colour, opacity: 0.15 }));
     }
     const path = line.points.map(([step, centre]) => `${x(step)},${y(centre)}`).join(" ");
-    const drawn = { class: "line", points: path, fill: "none", stroke: line.colour, "stroke-width": 2, "stroke-dasharray": line.dash };
+    const drawn = { class: "line", points: path, fill: "none", stroke: line.colour, "stroke-width": small ? 3 : 2, "stroke-dasharray": line.dash };
     const made = shape("polyline", drawn);
     made.append(shape("title", {}, line.title));
     svg.append(made);
     if (line.points.length === 1) svg.append(shape("circle", { cx: x(line.points[0][0]), cy: y(line.points[0][1]), r: 3, fill: line.colour }));
   }
   return (place) => x0 + ((place * width - space.left) / (width - space.left - space.right)) * (x1 - x0);
+}
+
+// A piece of a line as it is drawn.
+function swatch({ colour, dash }) {
+  const made = shape("svg", { class: "swatch", viewBox: "0 0 32 10", "aria-hidden": "true" });
+  made.append(shape("line", { x1: 0, x2: 32, y1: 5, y2: 5, stroke: colour, "stroke-width": 4, "stroke-dasharray": dash }));
+  return made;
 }
 
 // columns: {key, title, number, cell}. Sorts itself when a head is clicked.
@@ -200,9 +221,6 @@ function start() {
   const chosen = new Set();
   const order = { groups: { key: "final", ascending: false }, runs: { key: "name", ascending: true } };
   groups.forEach((group, index) => {
-    const among = groups.filter((other) => other.task === group.task).indexOf(group);
-    group.colour = COLOURS[among % COLOURS.length];
-    group.dash = ["none", "7 4", "2 3"][Math.floor(among / COLOURS.length) % 3];
     group.runs = runs.filter((run) => run.group === index && run.counted); // one for each seed
     const scores = (policy) => group.runs.map((run) => run[policy]).filter((score) => score !== null);
     for (const policy of ["best", "final"]) {
@@ -215,20 +233,55 @@ function start() {
     }
     group.seeds = group.runs.length;
   });
+  const ofTask = (task) => groups.filter((group) => group.task === task).sort(compareBy("final", false));
+  for (const task of tasks) ofTask(task).forEach((group, index) => Object.assign(group, looks(index)));
   at("summary").textContent = data.summary;
-  at("task").append(...tasks.map((task) => element("option", { value: task }, task)));
+  at("task").append(...tasks.map((task) => element("option", { value: task, title: task }, task)));
 
-  function linesOfTask() {
-    const here = groups.filter((group) => group.task === at("task").value && !hidden.has(group));
-    return here.map((group) => {
-      const curves = group.runs.map((run) => run.curves[at("curve").value]).filter((curve) => curve.length);
-      return { title: group.title, colour: group.colour, dash: group.dash, points: summarise(curves, at("centre").value, at("band").value) };
-    });
+  // The number of steps that most configs of a task were given.
+  function budgetsOf(task) {
+    const count = new Map();
+    for (const group of ofTask(task)) count.set(group.steps, (count.get(group.steps) || 0) + 1);
+    const budgets = [...count.keys()].sort((a, b) => a - b);
+    return { budgets, usual: budgets.reduce((best, steps) => (count.get(steps) > count.get(best) ? steps : best), budgets[0]) };
+  }
+
+  // Those of the chosen task whose runs were given the chosen number of steps: curves of other budgets would share an axis with them.
+  function candidates() {
+    const budget = at("budget").value;
+    return ofTask(at("task").value).filter((group) => budget === "" || String(group.steps) === budget);
+  }
+
+  function showBest() {
+    candidates().forEach((group, index) => { if (index < FEW) hidden.delete(group); else hidden.add(group); });
+  }
+
+  function chooseTask() {
+    const { budgets, usual } = budgetsOf(at("task").value);
+    const choices = budgets.map((steps) => element("option", { value: String(steps) }, steps === null ? "unknown" : `${show(steps)} steps`));
+    at("budget").replaceChildren(...choices, ...(budgets.length > 1 ? [element("option", { value: "" }, "all of them")] : []));
+    at("budget").value = String(usual);
+    at("budget").disabled = budgets.length < 2;
+    showBest();
+    drawLegend();
+    drawCurves();
+    drawMultiples();
+  }
+
+  function curveOf(run) {
+    const curve = run.curves[at("curve").value];
+    return at("axis").value === "time" ? overTime(curve, run.elapsed) : curve;
+  }
+
+  function lineOf(group, band) {
+    const curves = group.runs.map(curveOf).filter((curve) => curve.length);
+    return { title: group.title, colour: group.colour, dash: group.dash, points: summarise(curves, at("centre").value, band) };
   }
 
   function drawCurves() {
-    const lines = linesOfTask();
-    const stepAt = draw(at("curves"), lines);
+    const lines = candidates().filter((group) => !hidden.has(group)).map((group) => lineOf(group, at("band").value));
+    const inTime = at("axis").value === "time";
+    const stepAt = draw(at("curves"), lines, { label: inTime ? "seconds" : "environment steps" });
     at("tip").hidden = true;
     at("curves").onmousemove = (event) => {
       if (stepAt === null) return;
@@ -237,7 +290,8 @@ function start() {
       const step = stepAt(place);
       const read = lines.map((line) => ({ title: line.title, value: valueAt(line.points, step) })).filter((line) => line.value !== null);
       read.sort((a, b) => b.value - a.value);
-      at("tip").textContent = [`step ${show(Math.round(step))}`, ...read.map((line) => `${show(line.value)}  ${line.title}`)].join("\n");
+      const where = inTime ? `${show(Math.round(step))} s` : `step ${show(Math.round(step))}`;
+      at("tip").textContent = [where, ...read.map((line) => `${show(line.value)}  ${line.title}`)].join("\n");
       at("tip").style.left = place > 0.6 ? "" : `${place * 100 + 2}%`;
       at("tip").style.right = place > 0.6 ? `${(1 - place) * 100 + 2}%` : "";
       at("tip").hidden = read.length === 0;
@@ -246,12 +300,24 @@ function start() {
   }
 
   function drawLegend() {
-    const here = groups.filter((group) => group.task === at("task").value);
-    at("legend").replaceChildren(...here.map((group) => {
-      const swatch = element("span", { class: "swatch" });
-      swatch.style.background = group.colour;
+    at("legend").replaceChildren(...candidates().map((group) => {
       const toggle = () => { if (!hidden.delete(group)) hidden.add(group); drawLegend(); drawCurves(); };
-      return element("button", { type: "button", "aria-pressed": String(!hidden.has(group)), onclick: toggle }, swatch, group.title);
+      return element("button", { type: "button", "aria-pressed": String(!hidden.has(group)), onclick: toggle }, swatch(group), group.title);
+    }));
+  }
+
+  // Every task with its best few, small; a click shows it large.
+  function drawMultiples() {
+    at("overview").hidden = tasks.length < 2;
+    at("multiples").replaceChildren(...tasks.map((task) => {
+      const picture = shape("svg", { role: "img", "aria-label": `Learning curves of ${task}` });
+      const choose = () => { at("task").value = task; chooseTask(); at("task").scrollIntoView({ block: "nearest" }); };
+      const current = String(task === at("task").value);
+      const { usual } = budgetsOf(task);
+      const best = ofTask(task).filter((group) => group.steps === usual).slice(0, FEW);
+      const lines = best.map((group) => lineOf(group, "none"));
+      draw(picture, lines, { width: 480, height: 240, small: true });
+      return element("button", { type: "button", title: task, "aria-pressed": current, onclick: choose }, element("span", {}, task), picture);
     }));
   }
 
@@ -304,16 +370,13 @@ function start() {
     at("comparison").hidden = picked.length === 0;
     draw(at("compared"), picked.map((run, index) => ({
       title: run.name,
-      colour: COLOURS[index % COLOURS.length],
-      dash: "none",
-      points: run.curves[at("curve").value].map(([step, value]) => [step, value, null, null]),
-    })));
+      ...looks(index),
+      points: curveOf(run).map(([step, value]) => [step, value, null, null]),
+    })), { label: at("axis").value === "time" ? "seconds" : "environment steps" });
     const facts = picked.map((run) => ({ best: run.best, final: run.final, seconds: run.seconds, ...run.config, ...run.about }));
     const head = element("tr", {}, element("th", { scope: "col" }, ""));
     picked.forEach((run, index) => {
-      const swatch = element("span", { class: "swatch" });
-      swatch.style.background = COLOURS[index % COLOURS.length];
-      head.append(element("th", { scope: "col" }, swatch, ` ${run.name}`));
+      head.append(element("th", { scope: "col" }, swatch(looks(index)), ` ${run.name}`));
     });
     const body = element("tbody");
     for (const { key, values, differs } of sideBySide(facts)) {
@@ -334,14 +397,18 @@ function start() {
     at("details").scrollIntoView({ block: "nearest" });
   }
 
-  at("task").onchange = () => { drawLegend(); drawCurves(); };
+  const redraw = () => { drawLegend(); drawCurves(); };
+  at("task").onchange = chooseTask;
+  at("budget").onchange = () => { showBest(); redraw(); };
   for (const id of ["centre", "band"]) at(id).onchange = drawCurves;
-  at("curve").onchange = () => { drawCurves(); drawComparison(); };
+  for (const id of ["curve", "axis"]) at(id).onchange = () => { drawCurves(); drawMultiples(); drawComparison(); };
+  at("few").onclick = () => { showBest(); redraw(); };
+  at("all").onclick = () => { candidates().forEach((group) => hidden.delete(group)); redraw(); };
+  at("none").onclick = () => { candidates().forEach((group) => hidden.add(group)); redraw(); };
   at("filter").oninput = drawRuns;
   at("differences").onchange = drawComparison;
   at("clear").onclick = () => { chosen.clear(); drawRuns(); drawComparison(); };
-  drawLegend();
-  drawCurves();
+  chooseTask();
   drawGroups();
   drawRuns();
   drawComparison();
