@@ -1,4 +1,5 @@
-"""The command line: `rl-training train | eval | resume | predict | export | algos | configs | doctor | ledger | report | tune`.
+"""The command line: `rl-training train | eval | resume | predict | export | import-sb3 |
+algos | configs | doctor | ledger | report | tune`.
 
 Exit codes: 0 done; 2 bad input (one line on stderr, nothing written); 1 a failure while running; 130 and 143 interrupted or terminated,
 after a checkpoint was saved. The commands themselves are in commands/.
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import typer
 
 from rl_training.commands.configs import configs_app
-from rl_training.commands.exchange import export
+from rl_training.commands.exchange import export, import_sb3
 from rl_training.commands.listing import algos, doctor
 from rl_training.commands.measuring import ledger, report, tune
 from rl_training.commands.output import say
@@ -42,6 +43,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "eval": evaluate,
     "predict": predict,
     "export": export,
+    "import-sb3": import_sb3,
     "algos": algos,
     "ledger": ledger,
     "report": report,

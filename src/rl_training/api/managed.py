@@ -131,7 +131,9 @@ class ManagedAlgorithm:
         else:
             from rl_training.experiment.checkpointing import find_run, open_checkpoint
 
-            step = open_checkpoint(self.checkpoint_path).step
+            opened = open_checkpoint(self.checkpoint_path)
+            opened.require_for_resume()
+            step = opened.step
             end = max(step, self.config.total_timesteps) if total_timesteps is None else step + total_timesteps
             with self._place_to_go_on() as path:
                 new_in = self.config.output_dir if find_run(path) is None else None

@@ -80,6 +80,10 @@ class Checkpoint:
 
     def require_for_resume(self) -> None:
         """Raises CheckpointError where a run cannot go on from here."""
+        if "imported_from" in self.manifest:
+            raise CheckpointError(
+                f"{self.path}: holds weights alone ({self.manifest['imported_from']!s:.60}): there is no training to resume"
+            )
         version = self.manifest["format_version"]
         if version != FORMAT_VERSION:
             raise CheckpointError(
