@@ -88,6 +88,21 @@ def guarded() -> gym.Env[Any, Any]:
     return gym.wrappers.TimeLimit(Guarded(), 8)
 
 
+class GuardedImage(Guarded):
+    """The same as an image of 10 × 10: the row of the place is lit."""
+
+    observation_space = spaces.Box(0, 255, (10, 10, 1), np.uint8)
+
+    def _look(self) -> Any:
+        image = np.zeros((10, 10, 1), np.uint8)
+        image[self.place] = 255
+        return image
+
+
+def guarded_image() -> gym.Env[Any, Any]:
+    return gym.wrappers.TimeLimit(GuardedImage(), 8)
+
+
 class GuardedPair(Guarded):
     """The same with a second choice of three, of which the one that was not taken last is forbidden; its mask is one after the other."""
 

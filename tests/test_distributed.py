@@ -74,6 +74,14 @@ def test_lockstep_holds_for_the_other_kinds_of_rows(algo: str, tmp_path: Path, f
     assert files(train(config(tmp_path, algo, **LOCKSTEP))) == files(local)
 
 
+@pytest.mark.parametrize("algo", ["munchausen_dqn", "r2d2"])  # masks of both observations, and chunks with the actors' own priorities
+def test_masks_go_with_what_actors_send(algo: str, tmp_path: Path, fake: FakeCluster) -> None:
+    taxi = {"env_id": "Taxi-v4", "env_kwargs": {"wrappers": ["flatten", {"time_limit": {"max_steps": 20}}]}}
+    local = train(config(tmp_path, algo, num_envs=2, **taxi))
+    assert files(train(config(tmp_path, algo, num_envs=2, **taxi, **LOCKSTEP))) == files(local)
+    assert train(config(tmp_path, algo, num_envs=2, **taxi, actors=2)).metrics["num_updates"] > 0
+
+
 def test_a_lockstep_run_is_resumed_exactly(tmp_path: Path, fake: FakeCluster) -> None:
     whole = train(config(tmp_path, "r2d2", **LOCKSTEP))
     part = train(config(tmp_path, "r2d2", **LOCKSTEP, steps=160, schedule_timesteps=240))

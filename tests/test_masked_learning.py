@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from masked_tasks import Guarded, GuardedPair, guarded
+from masked_tasks import Guarded, GuardedPair, guarded, guarded_image
 from rl_training.algorithms import PPO
 from rl_training.algorithms.schedules import LinearSchedule
 from rl_training.data import RolloutBuffer, sampled_ring, samplers, storage
@@ -74,6 +74,19 @@ def test_what_replay_gives_is_masked_by_the_observation_it_bootstraps_from(algo:
     assert float(td.target_value[valid].max()) < 10
     unmasked, _ = parts.learner.td_loss({name: value for name, value in batch.items() if name != "next_action_masks"})
     assert float(unmasked.target_value[valid].max()) > 20
+
+
+@pytest.mark.parametrize("algo", ["munchausen_dqn", "r2d2"])
+def test_masks_stay_with_their_images(algo: str) -> None:
+    """Frames are stored once and gathered when sampled: a mask must name what is gathered."""
+    parts = parts_of(algo, guarded_image, algo_kwargs={"buffer_capacity": 200})  # the ring has gone around
+    batch = parts.replay.sample(64)
+    mask, dones = batch.get("mask", torch.ones_like(batch["rewards"])).bool(), batch["dones"].bool()
+    newest = {name: batch[name].flatten(mask.ndim)[..., -100:].unflatten(-1, (10, 10))[..., :6, 0] for name in ("obs", "next_obs")}
+    bootstraps = mask & ~dones
+    assert torch.equal(batch["next_action_masks"][bootstraps], masks_of(newest["next_obs"])[bootstraps]) and bool(bootstraps.any())
+    if algo == "munchausen_dqn":
+        assert torch.equal(batch["action_masks"], masks_of(newest["obs"]))
 
 
 @pytest.mark.parametrize(("n_step", "double_q"), [(1, False), (3, False), (3, True)])
