@@ -30,7 +30,7 @@ from benchmarks.distributed_envs import NUMBERED
 
 RECORD = Path(__file__).resolve().parent / "results" / "distributed_faults.json"
 TIMEOUT = 600.0  # a run that is not done then hangs
-SETTLE = 4.0  # seconds a new process is left alone: three deaths without a block between them end a run, as they should
+SETTLE = 4.0  # seconds a new process is left alone: ten deaths without a block between them end a run, as they should
 ROWS = ("dqn", "prioritized_dqn", "r2d2")
 
 
@@ -163,7 +163,10 @@ def one_process(
     """Its exit code (None: it hangs), and whether we killed it."""
     with said.open("a") as file:
         driver = subprocess.Popen(
-            [sys.executable, "-m", "rl_training", *arguments], stderr=file, stdout=subprocess.DEVNULL, start_new_session=True
+            [sys.executable, "-m", "rl_training", "--import", "benchmarks.distributed_envs", *arguments],
+            stderr=file,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
         )
     first: float | None = None
     last: float | None = None

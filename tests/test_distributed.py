@@ -182,8 +182,8 @@ def test_an_actor_that_dies_while_it_starts_is_started_again(tmp_path: Path, fak
     with pytest.warns(RuntimeWarning, match="actor 1 is started again: ActorDiedError"):
         result = train(config(tmp_path, steps=600, num_envs=2, actors=2))
     assert result.metrics["global_step"] >= 600
-    deaths[0] = 3
-    with pytest.warns(RuntimeWarning, match="started again"), pytest.raises(RunError, match="actor 1 failed 3 times, one after the other"):
+    deaths[0] = 10
+    with pytest.warns(RuntimeWarning, match="started again"), pytest.raises(RunError, match="actor 1 failed 10 times, one after the other"):
         train(config(tmp_path, steps=600, num_envs=2, actors=2))
 
 

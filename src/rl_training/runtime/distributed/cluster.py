@@ -50,6 +50,7 @@ class Cluster:
             os.environ.setdefault("RAY_worker_niceness", "0")  # beside a busy machine, Ray's own 15 leaves actors hardly any time
             # logical CPUs: 16 actors run on two cores
             how |= {"num_cpus": cpus, "num_gpus": 0, "include_dashboard": False, "object_store_memory": store}
+            how["address"] = "local"  # without it Ray would join one that somebody else has started on this machine
         else:
             how["address"] = address
         try:
@@ -57,6 +58,8 @@ class Cluster:
         except Exception as error:  # whatever Ray raises of an address that is none of its own, or of a machine it cannot start on
             where = "cannot be started on this machine" if address is None else f"does not answer at {address}"
             raise UserError(f"Ray {where}: {' '.join(str(error).split()):.300}") from error
+        # Ray tells of a process that died on stdout, where a quiet run prints its checkpoint alone. We tell of it ourselves.
+        self.ray._private.worker._worker_logs_enabled = False
 
     def _take_places(self, config: TrainConfig) -> Any:
         """Shards beside the learner, actors wherever there is room."""

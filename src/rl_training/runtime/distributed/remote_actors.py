@@ -4,7 +4,8 @@ An actor has at most two orders at a time: it works on one while the block befor
 a bound, and a slow learner slows the actors down. The ratio of updates to steps is the loop's own, as in a local run.
 
 An actor that dies, or whose environments fail, is started again where no episode of its was before: its open episodes and what it had in
-flight are lost, which is counted and said. Only one that fails again and again ends the run.
+flight are lost, which is counted and said. Only one that fails again and again without a block between ends the
+run.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ from rl_training.runtime.run_parts import Clock
 from rl_training.types import EnvStep, Items, State
 
 IN_FLIGHT = 2  # orders of one actor
-MOST_FAILURES = 3  # of one actor, one after the other, without a block between them
+MOST_FAILURES = 3  # of one actor's environments, one after the other, without a block between them
+MOST_DEATHS = 10  # of its process: machines come and go, and it may take a while until one is left alone
 START_SECONDS = 300.0  # for an actor to make its environments
 LOOK_SECONDS = 1.0  # how often a wait looks whether a signal came
 
@@ -114,15 +116,18 @@ class RemoteActors:
         return self._cluster.start(ActorProcess, index, plan, self._sent_network)
 
     def _wait_until_ready(self) -> None:
-        notes = self._ask_all(lambda index: self._seats[index].process.ready.remote())
+        notes = self._ask_all(lambda index: self._seats[index].process.ready.remote(), losing=0)
         self.resume_note = next((note for note in notes if note), "")
 
-    def _ask_all(self, ask: Callable[[int], Any]) -> list[Any]:
-        """What every actor answers, between two blocks; one that dies meanwhile is started again and asked anew."""
-        asked = [ask(index) for index in range(len(self._seats))]
-        return [self._answer(index, reference, ask) for index, reference in enumerate(asked)]
+    def _ask_all(self, ask: Callable[[int], Any], *, losing: int) -> list[Any]:
+        """What every actor answers, between two blocks; one that dies meanwhile is started again and asked anew.
 
-    def _answer(self, index: int, reference: Any, ask: Callable[[int], Any]) -> Any:
+        losing: the open episodes that are lost then.
+        """
+        asked = [ask(index) for index in range(len(self._seats))]
+        return [self._answer(index, reference, ask, losing) for index, reference in enumerate(asked)]
+
+    def _answer(self, index: int, reference: Any, ask: Callable[[int], Any], losing: int) -> Any:
         errors = self._ray.exceptions
         while True:
             try:
@@ -134,7 +139,7 @@ class RemoteActors:
                     raise error.cause from None
                 raise UserError(f"actor {index} cannot be used: {one_line(error.cause)}") from error
             except errors.RayError as error:
-                self._replace(index, error, lost_episodes=0)
+                self._replace(index, error, lost_episodes=losing)
                 reference = ask(index)
             else:
                 self._seats[index].failures = 0
@@ -213,7 +218,8 @@ class RemoteActors:
         """Starts the actor again, or ends the run where that has not helped. lost_episodes: one of each environment unless given."""
         seat = self._seats[index]
         seat.failures += 1
-        if self._lockstep or seat.failures >= MOST_FAILURES:
+        most = MOST_DEATHS if isinstance(error, self._ray.exceptions.RayError) else MOST_FAILURES
+        if self._lockstep or seat.failures >= most:
             times = "" if seat.failures == 1 else f" {seat.failures} times, one after the other; the last time"
             raise RunError(f"actor {index} failed{times}: {_reason(error)}") from error
         self._flights = {reference: flight for reference, flight in self._flights.items() if flight.seat != index}
@@ -277,7 +283,7 @@ class RemoteActors:
     def _states(self) -> list[State]:
         while self._flights:
             self._look(LOOK_SECONDS)
-        states = self._ask_all(lambda index: self._seats[index].process.state_dict.remote())
+        states = self._ask_all(lambda index: self._seats[index].process.state_dict.remote(), losing=self._num_envs)
         self.resume_note = next((note for _, note in states if note), "")
         return [state for state, _ in states]
 
@@ -294,7 +300,7 @@ class RemoteActors:
         if any(not 0 <= block.seat < len(self._seats) for block in self._arrived):
             raise ValueError("a block of the checkpoint is of an actor that is not there")
         self.learns_from = int(states[0]["learns_from"])
-        said = self._ask_all(lambda index: self._seats[index].process.load_state_dict.remote(states[index]))
+        said = self._ask_all(lambda index: self._seats[index].process.load_state_dict.remote(states[index]), losing=0)
         for text in (text for texts in said for text in texts):
             warnings.warn(text, RuntimeWarning, stacklevel=2)
         for seat, each in zip(self._seats, states, strict=True):
