@@ -360,6 +360,8 @@ def test_a_shard_that_dies_loses_its_items_and_says_so(tmp_path: Path, fake: Fak
         ({"replay_shards": 2}, "replay_shards needs actors > 0"),
         ({"actors": 2, "lockstep": True}, "lockstep needs actors: 1"),
         ({"actors": 1, "algo": "ppo", "algo_kwargs": {}}, "actors needs a value-based row"),
+        ({"actors": 1_000, "replay_shards": 25}, "must be <= 1,024 processes on one machine, got 1,025"),
+        ({"actors": 1, "replay_shards": 401}, "buffer_capacity must be >= 1 for each of replay_shards: 401"),
         ({"algo": "r2d2", "algo_kwargs": {"initial_priority": "actor"}}, "initial_priority must be auto or max without actors"),
     ],
 )

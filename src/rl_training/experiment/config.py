@@ -214,6 +214,9 @@ class TrainConfig(BaseModel):
             raise ValueError("lockstep needs actors: 1 and replay_shards: 0")
         if getattr(self._settings, "initial_priority", None) == "actor" and (self.lockstep or not self.actors):
             raise ValueError("algo_kwargs.initial_priority must be auto or max without actors, and in lockstep, got actor")
+        processes = self.actors + self.replay_shards
+        if self.ray_address is None and processes > MAX_PROCESSES:
+            raise ValueError(f"actors and replay_shards must be <= {MAX_PROCESSES:,} processes on one machine, got {processes:,}")
         if self.actors * self.num_envs > MAX_ENVS:
             raise ValueError(f"actors times num_envs must be <= {MAX_ENVS:,}, got {self.actors} times {self.num_envs}")
 
