@@ -207,7 +207,7 @@ def flatten(env: AnyEnv) -> AnyEnv:
 
 
 def frame_stack(env: AnyEnv, size: int = 4) -> AnyEnv:
-    """The last `size` observations, oldest first, the first repeated at an episode's start: vectors are joined, others stacked in front."""
+    """The last `size` observations, oldest first, the first repeated at an episode's start, joined. For images say `env_kwargs.frame_stack`."""
     return _FrameStack(env, size)
 
 
