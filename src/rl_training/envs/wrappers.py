@@ -207,7 +207,7 @@ def flatten(env: AnyEnv) -> AnyEnv:
 
 
 def frame_stack(env: AnyEnv, size: int = 4) -> AnyEnv:
-    """The last `size` observations, oldest first, the first repeated at an episode's start, joined. For images say `env_kwargs.frame_stack`."""
+    """The last `size` observations, oldest first, the first repeated at an episode's start, joined (images: `env_kwargs.frame_stack`)."""
     return _FrameStack(env, size)
 
 
