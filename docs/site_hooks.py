@@ -15,10 +15,12 @@ from typing import Any
 
 from rl_training import api
 from rl_training.envs import wrappers
-from rl_training.experiment.config import SHIPPED_CONFIGS, TrainConfig, shipped_configs
+from rl_training.experiment.config import TrainConfig, shipped_configs
 from rl_training.experiment.meanings import meaning
 from rl_training.experiment.registry import AlgorithmSpec, algorithm_names, get_algorithm_spec
 from rl_training.experiment.schema import config_schema, row_schema
+from rl_training.experiment.shipped import describe_shipped, reached
+from rl_training.ledger.text import number
 
 DOCS = Path(__file__).resolve().parent
 
@@ -123,6 +125,7 @@ def _index(rows: Sequence[AlgorithmSpec]) -> str:
 def _page(row: AlgorithmSpec) -> str:
     managed = next((kind for kind in vars(api).values() if getattr(kind, "row", None) == row.name), None)
     configs = [name for name in shipped_configs() if name.startswith(f"{row.name}/")]
+    configs.sort(key=lambda name: not name.endswith("/cartpole.yaml"))  # first the one that needs no extra
     said = f"{row.summary[0].upper()}{row.summary[1:]}." if managed is None else (inspect.getdoc(managed) or "").split("\n\n")[0]
     parts = [f"# {row.name}", _linked(said)]
     python = "" if managed is None else f", in Python `rl_training.{managed.__name__}`"
@@ -139,11 +142,19 @@ def _page(row: AlgorithmSpec) -> str:
         made = f'.from_config("{configs[0].removesuffix(".yaml")}")\nagent.learn()' if configs else '("CartPole-v1")\nagent.learn(50_000)'
         parts.append(f"```python\nfrom rl_training import {name}\n\nagent = {name}{made}\n```")
     if configs:
-        parts.append("## Shipped configs")
-        for config in configs:
-            parts.append(f"`configs/{config}`\n\n```yaml\n{(SHIPPED_CONFIGS / config).read_text(encoding='utf-8').rstrip()}\n```")
+        parts += ["## Shipped configs", "`rl-training configs show` prints one of them.", _configs(row.name)]
     parts += ["## Settings", f"{inspect.getdoc(row.settings)} They go under `algo_kwargs`.", _settings(row)]
     return "\n\n".join(parts) + "\n"
+
+
+def _configs(row: str) -> str:
+    """The row's shipped configs: task, steps, and what was reached where it was measured."""
+    known, lines = reached(), []
+    for each in describe_shipped(row):
+        found = known.get(each.name)
+        figures = f"{number(found['mean'])} [{number(found['low'])}, {number(found['high'])}]" if found else "not measured"
+        lines.append((f"`{each.name}`", found["task"] if found else f"`{each.env_id}`", f"{each.total_timesteps:,}", figures))
+    return _table(("config", "task", "steps", "reached"), lines)
 
 
 def _settings(row: AlgorithmSpec) -> str:

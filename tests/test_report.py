@@ -210,6 +210,11 @@ def in_node(expression: str) -> Any:
         ("page.ticks(0, 100, 5)", [0, 20, 40, 60, 80, 100]),
         ("page.ticks(-180, 15, 4)", [-150, -100, -50, 0]),
         ("page.ticks(3, 3)", [3]),
+        ("page.ticks(-1, 1, 2).map((tick) => Object.is(tick, -0))", [False, False, False]),
+        # 10 steps took 2 seconds, the next 10 took 8: step 15 came at 2 + 4
+        ("page.overTime([[5, 1], [15, 2], [99, 3]], [[0, 0], [10, 2], [20, 10]])", [[1, 1], [6, 2]]),
+        ("page.overTime([[5, 1]], [])", []),
+        ("new Set([...Array(24).keys()].map((index) => JSON.stringify(page.looks(index)))).size", 24),
         ("[500, 476.512, 0.00012345, 'x', null, [1, 'a']].map(page.show)", ["500", "476.5", "0.0001234", "x", "", '[1,"a"]']),
         ("[{a: 10}, {a: null}, {a: 9}].sort(page.compareBy('a', true)).map((row) => row.a)", [9, 10, None]),
         ("[{a: 10}, {a: null}, {a: 9}].sort(page.compareBy('a', false)).map((row) => row.a)", [10, 9, None]),
