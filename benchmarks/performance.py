@@ -41,7 +41,7 @@ def where(record: Record) -> str:
 def command(name: str, record: Record) -> str:
     """What a record was made with; the options that say where and on what are in `where`."""
     elsewhere = ("json", "threads", "clock", "no_compile")
-    given = {key: str(value) for key, value in record.get("options", {}).items() if value and key not in elsewhere}
+    given = {key.replace("_", "-"): str(value) for key, value in record.get("options", {}).items() if value and key not in elsewhere}
     shown = [f"--{key} {value!r}" if " " in value else f"--{key} {value}" for key, value in given.items()]
     return f"`python -m benchmarks.{' '.join([name, *shown])}`"
 
@@ -149,6 +149,53 @@ def gpu(missing: list[str]) -> list[str]:
     return lines
 
 
+def pixels(missing: list[str]) -> list[str]:
+    """Learners over frames that are stored once, and whole Atari loops, on a GPU."""
+    lines = []
+    record = load("gpu_pixels")
+    if record is None:
+        missing.append("gpu_pixels")
+    else:
+        ways = list(dict.fromkeys(way for rates in record["learner"].values() for way in rates))
+        lines += [
+            "The frame store, sampled inside a CUDA graph, gave the batches of a buffer of whole stacks: "
+            f"{record['equality']['batches']:,} batches in {record['equality']['worlds']} random worlds, bit for bit.",
+            "",
+            "Updates a second of the learner: frames of 84 × 84 stored once on the GPU, four of them stacked inside the update's graph. "
+            "The last column has replay in page-locked host memory (TF32), with one gathered copy a batch.",
+            "",
+            f"| case | {' | '.join(ways)} | replay in host memory |",
+            f"| --- |{' ---: |' * (len(ways) + 1)}",
+        ]
+        for case, rates in record["learner"].items():
+            cells = [number(rates[way]["rate"]) if way in rates else "" for way in ways]
+            host = record.get("host", {}).get(case, {}).get("tf32")
+            lines.append(f"| {case} | {' | '.join(cells)} | {number(host['rate']) if host else ''} |")
+        lines += ["", f"{command('gpu_pixels', record)}; {where(record)}", ""]
+    record = load("atari_gpu")
+    if record is None:
+        missing.append("atari_gpu")
+    else:
+        lines += [
+            "Whole loops on Pong, 64 environments of ALE's own vector:",
+            "",
+            "| case | steps/s | updates/s |",
+            "| --- | ---: | ---: |",
+        ]
+        for case, found in record["results"].items():
+            updates = found.get("updates_per_second")
+            lines.append(f"| {ATARI.get(case, case)} | {number(found['steps_per_second'])} | {number(updates) if updates else ''} |")
+        lines += ["", f"{command('atari_gpu', record)}; {where(record)}", ""]
+    return ["## Pixels on a GPU", "", *lines] if lines else []
+
+
+ATARI = {
+    "envs": "the environments alone, random actions",
+    "dqn": "DQN, Nature network, batch 32, an update every 4 steps",
+    "r2d2": "R2D2, 64 sequences of 40 + 80 steps, LSTM 512, an update every 64 steps",
+}
+
+
 def scaling(missing: list[str]) -> tuple[list[str], dict[Path, str]]:
     record = load("scaling")
     if record is None:
@@ -221,6 +268,7 @@ def pages() -> dict[Path, str]:
     lines += section("Replay", "replay", missing)
     lines += ablation(missing)
     lines += gpu(missing)
+    lines += pixels(missing)
     more, images = scaling(missing)
     lines += more
     lines += section("PPO and recurrent PPO, the whole loop on the CPU", "on_policy", missing)
