@@ -19,7 +19,7 @@ from rl_training.ledger.text import markdown, number, numbers
 
 BEGIN, END = "<!-- results: begin (make results) -->", "<!-- results: end -->"
 IN_README = ("classic", "memory")
-PUBLISHED = ("classic", "on_policy", "memory", "minatar", "ablation")
+PUBLISHED = ("classic", "on_policy", "memory", "minatar", "atari", "ablation")
 OPTIONS = {"double_q": "double", "dueling": "dueling", "noisy": "noisy", "prioritized": "prioritized"}
 
 
