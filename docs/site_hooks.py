@@ -32,6 +32,7 @@ PAGES = (
     ("Checkpoints and resume", "checkpoints.md"),
     ("Environments and episode ends", "environments.md"),
     ("Pixels", "pixels.md"),
+    ("Atari", "atari.md"),
     ("Action masks", "action_masks.md"),
     ("Callbacks and trackers", "callbacks.md"),
     ("Many machines", "distributed.md"),

@@ -149,6 +149,26 @@ def test_a_game_is_gymnasiums_atari_preprocessing(game: str, noop_max: int, gray
     theirs.close()
 
 
+@pytest.mark.parametrize("game", ["pong", "breakout"])
+def test_the_preset_sb3_is_stable_baselines3s_wrapper(game: str) -> None:
+    """Up to the first lost life, where its wrapper serves again and ours plays on."""
+    wrappers = pytest.importorskip("stable_baselines3.common.atari_wrappers")
+    pytest.importorskip("cv2")
+    import ale_py.env
+
+    ours = AtariGame(game, PRESETS["sb3"])
+    for seed in (1, 2):
+        theirs = wrappers.AtariWrapper(ale_py.env.AtariEnv(game=game, frameskip=1, repeat_action_probability=0.0))
+        np.testing.assert_array_equal(ours.reset(seed=seed)[0], theirs.reset(seed=seed)[0][..., 0])
+        for action in actions_of(ours.action_space, 60, seed):
+            mine, other = ours.step(action), theirs.step(action)
+            np.testing.assert_array_equal(mine[0], other[0][..., 0])
+            assert np.clip(mine[1], -1, 1) == other[1]
+            if other[2]:
+                assert mine[4]["lives"] == 4
+                break
+
+
 def test_sticky_actions_hold_the_previous_one_in_each_frame() -> None:
     """With probability 1 the first held action, doing nothing, stays for ever; with 0 the game follows. ALE's own is the same law."""
     differing = []
@@ -164,6 +184,16 @@ def test_sticky_actions_hold_the_previous_one_in_each_frame() -> None:
         differing.append(np.mean([code != game._codes[action] for code, action in zip(made, np.repeat(chosen, 4), strict=True)]))
     # The k-th frame of a step differs with p^k, k = 1 … 4: (p + p² + p³ + p⁴)/4 = .083 of them on average, of 400 give or take .02.
     assert differing[0] == 0.0 and differing[2] == 1.0 and 0.03 < differing[1] < 0.14
+
+
+def test_a_game_is_drawn_whole_and_in_colour() -> None:
+    envs = make_envs("ALE/Pong-v5", num_envs=1, seed=0, env_kwargs={"render_mode": "rgb_array"})
+    assert envs.reset().shape == (1, 4, 84, 84)
+    (screen,) = envs._workers.call("render")
+    envs.close()
+    assert screen.shape == (210, 160, 3) and len({tuple(pixel) for pixel in screen.reshape(-1, 3)}) > 2
+    with pytest.raises(UserError, match="Atari games render as human or rgb_array"):
+        make_envs("ALE/Pong-v5", num_envs=1, seed=0, env_kwargs={"render_mode": "ansi"})
 
 
 def test_an_episode_is_truncated_after_max_steps() -> None:
