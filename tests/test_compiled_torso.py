@@ -15,7 +15,7 @@ from rl_training.models.image_torsos import ImpalaTorso, MinAtarTorso
 from rl_training.runtime import accelerate
 from rl_training.speed import ahead_of_time
 from rl_training.speed.ahead_of_time import Compiled, compile_learner, trace
-from rl_training.speed.compiled_torso import CompiledEncode, compile_torsos, image_torsos
+from rl_training.speed.compiled_torso import CompiledEncode, _of_its_own, compile_torsos, image_torsos
 from rl_training.speed.graphs import GraphedUpdates
 
 SHAPE = (1, 8, 8)
@@ -174,3 +174,32 @@ def test_spectral_norm_is_not_compiled_on_the_cpu_and_says_why() -> None:
     with pytest.raises(RuntimeError, match="buffers change as it runs"):
         compile_learner(learner, image_batches(1)[0])
     assert all(torch.equal(a, b) for a, b in zip(before, network.buffers(), strict=True))
+
+
+def test_every_torso_has_code_of_its_own() -> None:
+    """torch stops compiling at eight forms of one code object."""
+    first, second = (_of_its_own(ImpalaTorso(SHAPE)) for _ in range(2))
+    assert first.__code__ is not second.__code__
+    obs = torch.zeros(1, *SHAPE, dtype=torch.uint8)
+    assert not torch.equal(first(obs), second(obs))  # each its own weights
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("low", [False, True])
+def test_what_torchs_compiler_traces_is_the_torso(low: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gradients, spectral vectors and bfloat16 go through its tracer unchanged: `aot_eager` runs what it traced, operation by operation."""
+    compiler = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda encode, **options: compiler(encode, backend="aot_eager", fullgraph=True, **options))
+    (learner, replay), (other, replay2) = made(), made()
+    if low:
+        for part in [part for each in (learner, other) for net in (each.q_network, each.target_network) for part in net.modules()]:
+            if hasattr(part, "compute_dtype"):
+                part.compute_dtype = torch.bfloat16
+            if hasattr(part, "input_dtype"):
+                part.input_dtype, part.channels_last = torch.bfloat16, True
+    assert compile_torsos(learner, replay.sample(4)) == "torso compiled"
+    replay2.sample(4)
+    for step in range(1, 4):
+        learner.update(replay.sample(4), global_step=step)
+        other.update(replay2.sample(4), global_step=step)
+    assert all(torch.equal(a, b) for a, b in zip(state(learner), state(other), strict=True))
