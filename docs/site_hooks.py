@@ -36,6 +36,7 @@ PAGES = (
     ("Action masks", "action_masks.md"),
     ("Callbacks and trackers", "callbacks.md"),
     ("Many machines", "distributed.md"),
+    ("Export and import", "export.md"),
     ("Extending", "extending.md"),
     ("Measuring", "measuring.md"),
     ("Results", "results.md"),

@@ -157,7 +157,7 @@ def follow(command: str, where: str, reader: Cli, monkeypatch: pytest.MonkeyPatc
 
 def runs_here(arguments: list[str]) -> bool:
     """Whether it is one of those that these tests know to be quick."""
-    quick = ("train", "eval", "resume", "predict", "algos", "configs", "doctor", "report", "--dry-run", "--version")
+    quick = ("train", "eval", "resume", "predict", "export", "algos", "configs", "doctor", "report", "--dry-run", "--version")
     return "--actors" not in arguments and any(word in arguments for word in quick)  # test_distributed.py has runs with actors
 
 
