@@ -136,6 +136,7 @@ def test_whole_stacks_are_not_taken_for_ids() -> None:
         ("storage", {"rows": torch.full((6, 5), 2**40)}, "beyond the 10 there are"),
         (None, {"live": 99}, "99 of 6 saved items"),
         (None, {"needs": np.zeros(2)}, "of 6 saved items"),
+        (None, {"needs": np.array([9, 0, 0, 0, 0, 0])}, "does not grow"),  # the first would be looked for without end
     ],
 )
 def test_saved_frames_that_reach_beyond_the_store(part: str | None, change: dict[str, Any], said: str) -> None:

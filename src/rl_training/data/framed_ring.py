@@ -108,7 +108,7 @@ class FramedRing(SampledRing):
     def _drop_before(self, frame: int) -> None:
         """Drop the items that need a frame older than this one."""
         while self._live and self._needs[self._first] < frame:
-            slots = self.live_slots()[:4096]
+            slots = (self._first + np.arange(min(self._live, 4096))) % self.storage.capacity  # usually a few of them go
             self._forget(int(np.searchsorted(self._needs[slots], frame)))
 
     def _forget(self, count: int) -> None:
@@ -177,6 +177,8 @@ class FramedRing(SampledRing):
             if name in self.storage.fields:
                 require_rows(self.storage.values(name), self.frames.capacity)
         self._live = live
+        if (np.diff(needs[self.live_slots()]) < 0).any():  # what is dropped would not be found
+            raise ValueError("what the saved items need does not grow from the oldest to the newest")
         if self.prioritized:
             there = np.zeros(size, bool)
             there[self.live_slots()] = True
