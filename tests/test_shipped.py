@@ -67,6 +67,10 @@ def test_train_takes_a_row_and_an_environment(folder: Path, cli: Cli) -> None:
     small = ["--set", "algo_kwargs.hidden_sizes=[8]", "--total-timesteps", "30", "--output-dir", "others"]
     done = cli("train", "double_dqn", "--env", "CartPole-v1", *small)
     assert done.code == 0 and done.out.splitlines()[0] == "config: the defaults of double_dqn (none is shipped for CartPole-v1)"
+    (folder / "dqn" / "b_plain.yaml").unlink()
+    done = cli("train", "dqn", "--env", "CartPole-v1", *small)
+    said = "config: the defaults of dqn (none is shipped for CartPole-v1 without env_kwargs; with them: dqn/a_wrapped)"
+    assert done.code == 0 and done.out.splitlines()[0] == said
 
 
 def test_runs_side_by_side_are_told_the_same(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,7 +100,7 @@ class _Chosen(NamedTuple):
 def _chosen(row: str | None, env: str | None, config: str | None) -> _Chosen:
     from rl_training.experiment.config import build_config, find_config, load_config, row_values
     from rl_training.experiment.registry import get_algorithm_spec
-    from rl_training.experiment.shipped import shipped_for
+    from rl_training.experiment.shipped import describe_shipped, shipped_for
 
     if config is not None:
         if row is not None or env is not None:
@@ -114,7 +114,9 @@ def _chosen(row: str | None, env: str | None, config: str | None) -> _Chosen:
     if shipped is not None:
         return _Chosen(f"{find_config(shipped)} (shipped for {row} on {env})", words, partial(load_config, shipped))
     source = f"train {row} --env {env}"
-    return _Chosen(f"the defaults of {row} (none is shipped for {env})", words, partial(build_config, row_values(row, env), source=source))
+    others = ", ".join(each.name for each in describe_shipped(row) if each.env_id == env)
+    none = f"none is shipped for {env}" + (f" without env_kwargs; with them: {others}" if others else "")
+    return _Chosen(f"the defaults of {row} ({none})", words, partial(build_config, row_values(row, env), source=source))
 
 
 def _train_side_by_side(commands: dict[int, list[str]], jobs: int, quiet: bool) -> None:
