@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,33 +10,22 @@ import numpy as np
 import pytest
 import torch
 
-from command_line import Cli
+from distributed_runs import LOCKSTEP, Killer, Steps, config, fake
 from fake_ray import FakeCluster
 from resume_harness import FILES, run_config
-from rl_training.data import PrioritizedReplayBuffer
-from rl_training.errors import ConfigError, RunError, UserError
+from rl_training.errors import RunError
 from rl_training.experiment.checkpointing import open_checkpoint
 from rl_training.experiment.config import TrainConfig
-from rl_training.runtime.callbacks import Callback
-from rl_training.runtime.distributed import actor_process
-from rl_training.runtime.distributed import start as start_module
 from rl_training.runtime.distributed.blocks import BLOCK_STEPS, Facts, facts_of, facts_state, joined_steps
-from rl_training.runtime.distributed.cluster import Cluster, require_answer
+from rl_training.runtime.distributed.cluster import Cluster
 from rl_training.runtime.distributed.first_priorities import FirstPriorities
-from rl_training.runtime.distributed.shards import ShardedReplay
 from rl_training.runtime.distributed.start import actors_rank
-from rl_training.runtime.run import Run, TrainResult
+from rl_training.runtime.run import TrainResult
 from rl_training.runtime.workflows import resume_training, train
 from rl_training.types import EnvStep, Episode
 from value_rows import parts_of
 
-LOCKSTEP = {"actors": 1, "lockstep": True}
-
-
-def config(folder: Path, algo: str = "dqn", *, steps: int = 240, num_envs: int = 4, **changes: Any) -> TrainConfig:
-    return TrainConfig(
-        **{**run_config(algo, num_envs=num_envs, total_timesteps=steps), "output_dir": folder, "log_interval": 60, **changes}
-    )
+__all__ = ["fake"]  # the fixture
 
 
 def files(result: TrainResult) -> dict[str, bytes]:
@@ -52,14 +39,6 @@ def local_ray() -> Iterator[None]:
     cluster.release()
     yield
     cluster.close()
-
-
-@pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
-    made = FakeCluster()
-    monkeypatch.setattr(start_module, "Cluster", lambda config, in_flight_bytes: made)
-    monkeypatch.setattr(actor_process, "fetch", made.ray.get)
-    return made
 
 
 @pytest.mark.parametrize("algo", ["dqn", "prioritized_dqn", "r2d2"])
@@ -86,22 +65,6 @@ def test_a_lockstep_run_is_resumed_exactly(tmp_path: Path, fake: FakeCluster) ->
     whole = train(config(tmp_path, "r2d2", **LOCKSTEP))
     part = train(config(tmp_path, "r2d2", **LOCKSTEP, steps=160, schedule_timesteps=240))
     assert files(resume_training(part.run_dir, total_timesteps=240)) == files(whole)
-
-
-class Steps(Callback):
-    """What a run was told."""
-
-    def __init__(self) -> None:
-        self.steps: list[EnvStep] = []
-        self.updates: list[tuple[int, int]] = []  # (environment steps, updates) after every block
-        self.records: list[dict[str, float]] = []
-
-    def on_step(self, run: Run, step: EnvStep) -> None:
-        self.steps.append(step)
-        self.updates.append((run.clock.env_steps, run.clock.updates))
-
-    def on_log(self, run: Run, record: Any) -> None:
-        self.records.append(dict(record))
 
 
 def test_several_actors_share_the_work_and_the_numbers_of_environments(tmp_path: Path, fake: FakeCluster) -> None:
@@ -139,18 +102,6 @@ def test_weights_go_out_once_for_each_version(tmp_path: Path, fake: FakeCluster)
     seen = Steps()
     train(config(tmp_path, steps=1_000, num_envs=2, actors=3), callbacks=[seen])
     assert 1 < fake.ray.num_puts <= 1 + len(seen.steps)  # the network once, and at most one version for each block
-
-
-class Killer(Callback):
-    """Kills an actor's process after so many blocks."""
-
-    def __init__(self, fake: FakeCluster, place: int, after: int) -> None:
-        self.fake, self.place, self.after = fake, place, after
-
-    def on_step(self, run: Run, step: EnvStep) -> None:
-        self.after -= 1
-        if self.after == 0:
-            self.fake.process(self.place).alive = False
 
 
 def test_an_actor_that_dies_is_started_again_where_no_episode_was(tmp_path: Path, fake: FakeCluster) -> None:
@@ -266,148 +217,3 @@ def test_who_ranks_new_items(algo: str, changes: dict[str, Any], rank: bool, tmp
     changes = dict(changes)
     settings = {key: changes.pop(key) for key in ("initial_priority",) if key in changes}
     assert actors_rank(config(tmp_path, algo, **changes).replace(algo_kwargs=settings)) is rank
-
-
-# Replay in shards
-
-
-def shards_of(fake: FakeCluster, first_place: int) -> list[Any]:
-    places = sorted({place for place, _ in fake.started if place >= first_place})
-    return [fake.process(place).object()._buffer for place in places]
-
-
-@pytest.mark.parametrize("algo", ["dqn", "prioritized_dqn", "r2d2"])
-def test_a_run_learns_from_shards_and_is_resumed_with_them(algo: str, tmp_path: Path, fake: FakeCluster) -> None:
-    part = train(config(tmp_path, algo, steps=600, num_envs=2, actors=2, replay_shards=3))
-    saved = shards_of(fake, 2)
-    assert len(saved) == 3 and all(len(shard) for shard in saved)
-    names = sorted(file.name for file in part.checkpoint_path.iterdir())
-    assert names == [
-        "manifest.json",
-        "model.safetensors",
-        *(f"replay-{index}.safetensors" for index in range(3)),
-        "replay.safetensors",
-        "training.safetensors",
-    ]
-    states = [shard.state_dict()["storage"]["rows"].clone() for shard in saved]
-    fake.started.clear()
-    seen = Restored(fake)
-    resumed = resume_training(part.run_dir, total_timesteps=1_200, callbacks=[seen])
-    assert resumed.metrics["global_step"] >= 1_200
-    for before, after in zip(states, seen.rows, strict=True):
-        assert torch.equal(before, after)
-    older = [folder for folder in part.checkpoint_path.parent.iterdir() if folder != resumed.checkpoint_path and not folder.is_symlink()]
-    assert not [file for folder in older for file in folder.glob("replay*")]
-
-
-class Restored(Callback):
-    """What the shards hold when a resumed run starts."""
-
-    def __init__(self, fake: FakeCluster) -> None:
-        self.fake = fake
-
-    def on_start(self, run: Run) -> None:
-        self.rows = [shard.state_dict()["storage"]["rows"].clone() for shard in shards_of(self.fake, 2)]
-
-
-def test_shards_are_drawn_from_as_one_replay(fake: FakeCluster) -> None:
-    """Items with leaves 1 … 40 over three shards: each is drawn in proportion to its leaf, with weights (min / leaf)^β."""
-    make = partial(PrioritizedReplayBuffer, obs_shape=(1,), alpha=1.0, priority_eps=0.0)
-    replay = ShardedReplay(make, shards=3, capacity=300, time_axis=False, device=torch.device("cpu"), seed=0)
-    replay.attach(fake, first_place=0)
-    leaves = np.arange(1.0, 41.0)
-    for some in np.split(leaves, [5, 30]):  # of unequal mass
-        flat = np.zeros(len(some), np.float32)
-        obs = some[:, None].astype(np.float32)
-        fields = {"obs": obs, "next_obs": obs, "rewards": flat, "dones": flat, "actions": flat.astype(np.int64), "priorities": some}
-        replay.add_items(fields)
-    assert replay.num_transitions == len(replay) == 40
-    counts = np.zeros(41)
-    for _ in range(400):
-        batch = replay.sample(50, beta=0.5)
-        drawn = batch["obs"][:, 0].numpy()
-        np.testing.assert_allclose(batch["weights"].numpy(), (drawn.min() / drawn) ** 0.5, rtol=1e-6)
-        counts += np.bincount(drawn.astype(int), minlength=41)
-    expected = 20_000 * leaves / leaves.sum()
-    # draws inside a shard are stratified, between shards multinomial: no item's count varies more than independent draws would
-    assert (np.abs(counts[1:] - expected) < 5 * np.sqrt(expected)).all()
-    replay.update_priorities(batch["indices"], torch.full((50,), 1e-9))
-    for _ in range(5):  # those asked for before the update, and by masses from before it
-        replay.sample(50)
-    last = set(batch["obs"][:, 0].tolist())
-    assert not last & set(replay.sample(50)["obs"][:, 0].tolist())
-
-
-def test_a_shard_that_dies_loses_its_items_and_says_so(tmp_path: Path, fake: FakeCluster) -> None:
-    seen = Steps()
-    with pytest.warns(RuntimeWarning, match=r"replay shard 1 died and is started again: its \d+ items are lost"):
-        run = config(tmp_path, "prioritized_dqn", steps=2_000, num_envs=2, actors=2, replay_shards=2)
-        result = train(run, callbacks=[Killer(fake, 3, after=8), seen])
-    assert result.metrics["global_step"] >= 2_000
-    assert [place for place, _ in fake.started] == [2, 3, 0, 1, 3]
-    assert seen.records[-1]["distributed/lost_items"] > 0
-    assert len(shards_of(fake, 3)[0]) > 0
-
-
-# Bad input
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"lockstep": True}, "lockstep needs actors > 0"),
-        ({"ray_address": "auto"}, "ray_address needs actors > 0"),
-        ({"replay_shards": 2}, "replay_shards needs actors > 0"),
-        ({"actors": 2, "lockstep": True}, "lockstep needs actors: 1"),
-        ({"actors": 1, "algo": "ppo", "algo_kwargs": {}}, "actors needs a value-based row"),
-        ({"actors": 1_000, "replay_shards": 25}, "must be <= 1,024 processes on one machine, got 1,025"),
-        ({"actors": 1, "replay_shards": 401}, "buffer_capacity must be >= 1 for each of replay_shards: 401"),
-        ({"algo": "r2d2", "algo_kwargs": {"initial_priority": "actor"}}, "initial_priority must be auto or max without actors"),
-    ],
-)
-def test_what_does_not_go_together_is_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=message):
-        TrainConfig(**{**run_config("dqn", num_envs=1), "output_dir": tmp_path, **changes})
-
-
-def test_an_environment_that_cannot_be_sent_is_refused(tmp_path: Path) -> None:
-    import threading
-
-    import gymnasium as gym
-
-    lock = threading.Lock()
-
-    def make() -> gym.Env[Any, Any]:
-        with lock:
-            return gym.make("CartPole-v1")
-
-    with pytest.raises(UserError, match="cannot be sent to actors: TypeError: cannot pickle"):
-        train(config(tmp_path, actors=1).replace(env_id="callable:make"), env=make)
-    assert not list(tmp_path.iterdir())
-
-
-def test_normalisers_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="keep statistics of their own"):
-        train(config(tmp_path, actors=1, env_kwargs={"wrappers": ["normalize_observation"]}))
-
-
-@pytest.mark.parametrize("address", ["127.0.0.1:1", "nowhere", "ray://127.0.0.1:1", "127.0.0.1:99999"])
-def test_an_address_nobody_answers_at_is_refused_in_one_line(address: str, here: Path, cli: Cli) -> None:
-    run = cli("train", "--config", "small.yaml", "--actors", "1", "--ray-address", address)
-    assert run.code == 2
-    assert address in run.err and len(run.err.splitlines()) == 1
-    with pytest.raises(UserError):
-        require_answer(address)
-
-
-def test_without_ray_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(UserError, match=r"pip install 'rl-training\[distributed\]'"):
-        train(config(tmp_path, actors=1))
-
-
-def test_a_checkpoint_does_not_choose_the_cluster(tmp_path: Path, fake: FakeCluster) -> None:
-    part = train(config(tmp_path, steps=200, actors=1, ray_address="127.0.0.1:1"))
-    with pytest.raises(ConfigError, match="say which one it goes on with"):
-        resume_training(part.run_dir, total_timesteps=400)
-    assert resume_training(part.run_dir, total_timesteps=400, ray_address="127.0.0.1:2").metrics["global_step"] >= 400

@@ -205,7 +205,7 @@ class TrainConfig(BaseModel):
                 if getattr(self, key):
                     raise ValueError(f"{key} needs actors > 0")
         elif not isinstance(self._settings, ValueSettings):
-            raise ValueError(f"actors needs a value-based row: {self.algo} learns from what its network of now has done")
+            raise ValueError(f"actors needs a row with a replay: {self.algo} learns from what its network of now has done")
         if self.replay_shards and isinstance(self._settings, ValueSettings):
             least = getattr(self._settings, "sequence_length", 1)
             if self._settings.buffer_capacity // self.replay_shards < least:

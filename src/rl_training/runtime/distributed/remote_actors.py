@@ -3,9 +3,8 @@
 An actor has at most two orders at a time: it works on one while the block before it is learned from. So what waits in the object store has
 a bound, and a slow learner slows the actors down. The ratio of updates to steps is the loop's own, as in a local run.
 
-An actor that dies, or whose environments fail, is started again where no episode of its was before: its open episodes and what it had in
-flight are lost, which is counted and said. Only one that fails again and again without a block between ends the
-run.
+An actor that dies, or whose environments fail, is started again with episodes that it has not had: its open ones and what it had in flight
+are lost, which is counted and said. Only one that fails again and again, without a block between, ends the run.
 """
 
 from __future__ import annotations
@@ -96,7 +95,7 @@ class RemoteActors:
         self._arrived: deque[Block] = deque()
         self.resume_note = ""
         self.restarts = self.lost_episodes = 0
-        self._staleness: list[int] = []
+        self._blocks = self._staleness = 0  # since the last record: blocks, and by how many updates their weights were old, in all
         self._waited, self._logged_at = 0.0, time.monotonic()
         try:
             self._sent_network = self._ray.put(network_to_send(network))
@@ -172,7 +171,8 @@ class RemoteActors:
         elif items:
             self._replay.add_items(items)
         self._seats[seat].num_open = facts.num_open
-        self._staleness.append(self._clock.updates - facts.version)
+        self._blocks += 1
+        self._staleness += self._clock.updates - facts.version
         return facts.step
 
     def _order(self, env_steps: int) -> None:
@@ -253,9 +253,9 @@ class RemoteActors:
         measured = {"waiting_share": share, "restarts": float(self.restarts), "lost_episodes": float(self.lost_episodes)}
         if self._shards is not None:
             measured["lost_items"] = float(self._shards.lost_items)
-        if self._staleness:
-            measured["staleness_updates"] = sum(self._staleness) / len(self._staleness)
-        self._staleness, self._waited, self._logged_at = [], 0.0, now
+        if self._blocks:
+            measured["staleness_updates"] = self._staleness / self._blocks
+        self._blocks, self._staleness, self._waited, self._logged_at = 0, 0, 0.0, now
         return {f"distributed/{name}": value for name, value in measured.items()}
 
     def close(self) -> None:

@@ -1,0 +1,81 @@
+"""What cannot be distributed is refused in one line, before anything is written."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from command_line import Cli
+from distributed_runs import config, fake
+from fake_ray import FakeCluster
+from resume_harness import run_config
+from rl_training.errors import ConfigError, UserError
+from rl_training.experiment.config import TrainConfig
+from rl_training.runtime.distributed.cluster import require_answer
+from rl_training.runtime.workflows import resume_training, train
+
+__all__ = ["fake"]  # the fixture
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"lockstep": True}, "lockstep needs actors > 0"),
+        ({"ray_address": "auto"}, "ray_address needs actors > 0"),
+        ({"replay_shards": 2}, "replay_shards needs actors > 0"),
+        ({"actors": 2, "lockstep": True}, "lockstep needs actors: 1"),
+        ({"actors": 1, "algo": "ppo", "algo_kwargs": {}}, "actors needs a row with a replay"),
+        ({"actors": 1_000, "replay_shards": 25}, "must be <= 1,024 processes on one machine, got 1,025"),
+        ({"actors": 1, "replay_shards": 401}, "buffer_capacity must be >= 1 for each of replay_shards: 401"),
+        ({"algo": "r2d2", "algo_kwargs": {"initial_priority": "actor"}}, "initial_priority must be auto or max without actors"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=message):
+        TrainConfig(**{**run_config("dqn", num_envs=1), "output_dir": tmp_path, **changes})
+
+
+def test_an_environment_that_cannot_be_sent_is_refused(tmp_path: Path) -> None:
+    import threading
+
+    import gymnasium as gym
+
+    lock = threading.Lock()
+
+    def make() -> gym.Env[Any, Any]:
+        with lock:
+            return gym.make("CartPole-v1")
+
+    with pytest.raises(UserError, match="cannot be sent to actors: TypeError: cannot pickle"):
+        train(config(tmp_path, actors=1).replace(env_id="callable:make"), env=make)
+    assert not list(tmp_path.iterdir())
+
+
+def test_normalisers_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="keep statistics of their own"):
+        train(config(tmp_path, actors=1, env_kwargs={"wrappers": ["normalize_observation"]}))
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "nowhere", "ray://127.0.0.1:1", "127.0.0.1:99999"])
+def test_an_address_nobody_answers_at_is_refused_in_one_line(address: str, here: Path, cli: Cli) -> None:
+    run = cli("train", "--config", "small.yaml", "--actors", "1", "--ray-address", address)
+    assert run.code == 2
+    assert address in run.err and len(run.err.splitlines()) == 1
+    with pytest.raises(UserError):
+        require_answer(address)
+
+
+def test_without_ray_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(UserError, match=r"pip install 'rl-training\[distributed\]'"):
+        train(config(tmp_path, actors=1))
+
+
+def test_a_checkpoint_does_not_choose_the_cluster(tmp_path: Path, fake: FakeCluster) -> None:
+    part = train(config(tmp_path, steps=200, actors=1, ray_address="127.0.0.1:1"))
+    with pytest.raises(ConfigError, match="say which one it goes on with"):
+        resume_training(part.run_dir, total_timesteps=400)
+    assert resume_training(part.run_dir, total_timesteps=400, ray_address="127.0.0.1:2").metrics["global_step"] >= 400
