@@ -37,7 +37,7 @@ def replay_in_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def beta_of(algo: str) -> Any:
-    return LinearSchedule(0.4, 1.0, 100) if algo in ("prioritized_dqn", "rainbow_dqn", "r2d2") else None
+    return LinearSchedule(0.4, 1.0, 100) if algo in ("prioritized_dqn", "rainbow_dqn", "btr", "r2d2") else None
 
 
 @pytest.mark.parametrize("algo", ROWS)

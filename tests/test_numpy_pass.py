@@ -23,7 +23,7 @@ pytestmark = pytest.mark.numeric
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-6}
 # levels drawn anew for each pass, LSTMs, and an activation that has no form there: these act through torch
-WITHOUT = ("iqn", "munchausen_iqn", "dueling_dqn", *RECURRENT)
+WITHOUT = ("iqn", "munchausen_iqn", "btr", "dueling_dqn", *RECURRENT)
 
 
 def eager(network: Any, obs: np.ndarray, generator: torch.Generator) -> np.ndarray:

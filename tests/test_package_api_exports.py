@@ -27,6 +27,7 @@ CLASSES = {
     "rainbow_dqn": "RainbowDQN",
     "munchausen_dqn": "MunchausenDQN",
     "munchausen_iqn": "MunchausenIQN",
+    "btr": "BTR",
     "drqn": "DRQN",
     "r2d2": "R2D2",
     "ppo": "PPO",

@@ -33,6 +33,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "rainbow_dqn": _SUPPORT,
     "munchausen_dqn": {"n_step": 3},
     "munchausen_iqn": {"num_quantiles": 5, "num_target_quantiles": 6, "embedding_dim": 8, "munchausen_tau": 0.5},
+    "btr": {"num_quantiles": 5, "num_target_quantiles": 6, "embedding_dim": 8},
     "drqn": {**_SEQUENCES, "layer_norm": True, "activation": "gelu", "optimizer": "radam"},
     "r2d2": {**_SEQUENCES, "burn_in": 2, "n_step": 2, "value_rescaling": True},
 }

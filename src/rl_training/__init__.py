@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rl_training.api import (
+        BTR,
         C51DQN,
         DQN,
         DRQN,
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "BTR",
     "C51DQN",
     "DQN",
     "DRQN",

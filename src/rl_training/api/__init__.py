@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rl_training.api.algorithms import (
+    BTR,
     C51DQN,
     DQN,
     DRQN,
@@ -30,6 +31,7 @@ from rl_training.experiment.schedules import register_schedule
 from rl_training.runtime.callbacks import Callback, CheckpointEvery, SaveBest, StopAtReturn
 
 __all__ = [
+    "BTR",
     "C51DQN",
     "DQN",
     "DRQN",

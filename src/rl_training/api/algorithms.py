@@ -5,6 +5,7 @@ from __future__ import annotations
 from rl_training.api.managed import ManagedAlgorithm
 
 __all__ = [
+    "BTR",
     "C51DQN",
     "DQN",
     "DRQN",
@@ -71,6 +72,10 @@ class MunchausenDQN(ManagedAlgorithm, row="munchausen_dqn"):
 
 class MunchausenIQN(ManagedAlgorithm, row="munchausen_iqn"):
     """Munchausen DQN that learns the return's quantiles at sampled levels (arXiv:2007.14430)."""
+
+
+class BTR(ManagedAlgorithm, row="btr"):
+    """Beyond the Rainbow: IQN with Munchausen, dueling, noise, n-step returns, priorities and a wide residual torso (arXiv:2411.03820)."""
 
 
 class DRQN(ManagedAlgorithm, row="drqn"):

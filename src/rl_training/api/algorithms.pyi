@@ -72,6 +72,7 @@ class _ValueKeywords(_ConfigKeywords, total=False):
     dueling: bool
     noisy: bool
     noisy_sigma: float
+    noisy_epsilon: bool
     head: Literal['scalar', 'categorical', 'quantile', 'implicit']
     loss: Literal['huber', 'mse']
     num_atoms: int
@@ -126,6 +127,7 @@ class _RecurrentKeywords(_ConfigKeywords, total=False):
     dueling: bool
     noisy: bool
     noisy_sigma: float
+    noisy_epsilon: bool
     head: Literal['scalar', 'categorical', 'quantile', 'implicit']
     loss: Literal['huber', 'mse']
     num_atoms: int
@@ -358,6 +360,13 @@ class MunchausenDQN(ManagedAlgorithm, row='munchausen_dqn'):
     ) -> Self: ...
 
 class MunchausenIQN(ManagedAlgorithm, row='munchausen_iqn'):
+    def __init__(self, config: _Source, **keywords: Unpack[_ValueKeywords]) -> None: ...
+    @classmethod
+    def from_config(  # type: ignore[override]  # the keys of this row alone
+        cls, config: str | Path, **overrides: Unpack[_ValueKeywords]
+    ) -> Self: ...
+
+class BTR(ManagedAlgorithm, row='btr'):
     def __init__(self, config: _Source, **keywords: Unpack[_ValueKeywords]) -> None: ...
     @classmethod
     def from_config(  # type: ignore[override]  # the keys of this row alone

@@ -48,6 +48,7 @@ class AlgorithmSpec:
     observations: tuple[str, ...] = ("vector", "image")
     actions: tuple[str, ...] = ("discrete",)
     network: str | Callable[..., Any] | None = None
+    image_torso: str | None = None  # what `torso: auto` is for images; None: by their size
 
     @property
     def train_fn(self) -> Callable[..., Any]:
@@ -126,6 +127,7 @@ def register_algorithm(
     observations: tuple[str, ...] | None = None,
     actions: tuple[str, ...] = ("discrete",),
     network: str | Callable[..., Any] | None = None,
+    image_torso: str | None = None,
 ) -> AlgorithmSpec:
     """Adds a row, which `train`, `resume`, `eval`, `predict` and configs then know by its name.
 
@@ -136,7 +138,7 @@ def register_algorithm(
     if observations is None:
         observations = ("vector", "image") if network is None else ("vector",)
     spec = AlgorithmSpec(
-        name, trainer, summary, paper, settings, fixed or {}, defaults or {}, minimum or {}, observations, actions, network
+        name, trainer, summary, paper, settings, fixed or {}, defaults or {}, minimum or {}, observations, actions, network, image_torso
     )
     spec.parse({})  # a row whose own values do not fit its settings is found here, not at its first run
     _TABLE[name] = spec
@@ -228,6 +230,37 @@ register_algorithm(
     paper="arXiv:2007.14430",
     fixed={"munchausen": True, "head": "implicit"},
     defaults={"num_quantiles": 64},
+)
+register_algorithm(
+    "btr",
+    trainer=_DQN,
+    summary="Beyond the Rainbow: dueling noisy IQN with Munchausen, n-step, priorities and a wide residual torso",
+    paper="arXiv:2411.03820",
+    fixed={"head": "implicit", "dueling": True, "noisy": True, "munchausen": True, "prioritized": True},
+    # the paper's table of hyperparameters (appendix), in environment steps of 4 frames; its schedules run over 50M steps
+    defaults={
+        "n_step": 3,
+        "gamma": 0.997,
+        "learning_rate": 1e-4,
+        "adam_eps": 0.005 / 256,
+        "batch_size": 256,
+        "buffer_capacity": 1_048_576,
+        "learning_starts": 200_000,
+        "train_frequency": 64,
+        "target_update_interval": 32_000,
+        "num_quantiles": 8,
+        "num_target_quantiles": 8,
+        "num_acting_quantiles": 8,
+        "prioritized_alpha": 0.2,
+        "hidden_sizes": (512,),
+        "torso_width": 2,
+        "spectral_norm": True,
+        "noisy_epsilon": True,
+        "epsilon_end": 0.01,
+        "exploration_fraction": 0.04,
+    },
+    minimum={"n_step": 2},
+    image_torso="impala",
 )
 register_algorithm(
     "drqn",

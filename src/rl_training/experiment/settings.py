@@ -150,13 +150,14 @@ class ValueSettings(ExploringSettings):
     tau: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
     hidden_sizes: Sizes = (128, 128)
     max_grad_norm: Positive | None = 10.0
-    # A noisy network explores by its noise alone (ε 0), whatever the exploration says.
     epsilon_ladder: bool = False  # a constant ε per environment, from exploring to nearly greedy (arXiv:1803.00933)
     n_step: Window = 1
     double_q: bool = False
     dueling: bool = False
     noisy: bool = False
     noisy_sigma: Annotated[Positive, Needs("noisy", (True,))] = 0.5
+    # A noisy network explores by its noise alone (ε 0), unless this says that ε stands beside it until half of the run.
+    noisy_epsilon: Annotated[bool, Needs("noisy", (True,))] = False
     head: Literal["scalar", "categorical", "quantile", "implicit"] = "scalar"
     loss: Annotated[LossName, SCALAR] = "huber"  # of the TD error
     num_atoms: Annotated[int, Field(ge=2, le=10_000), CATEGORICAL] = 51

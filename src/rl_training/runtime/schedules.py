@@ -30,11 +30,14 @@ def clip_range(settings: PPOSettings, horizon: int) -> float | Schedule:
 
 
 def epsilon(settings: ExploringSettings, horizon: int) -> Schedule:
-    """ε where it is one for all environments. A noisy network explores by its noise alone."""
-    if isinstance(settings, ValueSettings) and settings.noisy:
+    """ε where it is one for all environments. A noisy network explores by its noise alone; with `noisy_epsilon` (arXiv:2411.03820) only
+    from half of the run on, unless ε is a schedule of its own."""
+    noisy = isinstance(settings, ValueSettings) and settings.noisy
+    if isinstance(settings, ValueSettings) and noisy and not settings.noisy_epsilon:
         return lambda env_steps: 0.0
     if settings.epsilon is None:
-        return LinearSchedule(settings.epsilon_start, settings.epsilon_end, settings.exploration_fraction * horizon)
+        falling = LinearSchedule(settings.epsilon_start, settings.epsilon_end, settings.exploration_fraction * horizon)
+        return (lambda env_steps: falling(env_steps) if 2 * env_steps < horizon else 0.0) if noisy else falling
     made = build(settings.epsilon, horizon, key="epsilon", high=1.0)
     return made if callable(made) else lambda env_steps: made
 

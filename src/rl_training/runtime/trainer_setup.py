@@ -166,7 +166,10 @@ def with_torso(config: TrainConfig, spaces: Mapping[str, Any]) -> tuple[TrainCon
     settings = config.settings
     if "image" not in spaces or config.spec.network is not None or not isinstance(settings, LearningSettings):
         return config, ""
-    name, why = image_torso(spaces["obs_shape"]) if settings.torso == "auto" else (settings.torso, "as configured")
+    name, why = settings.torso, "as configured"
+    if name == "auto":
+        own = config.spec.image_torso
+        name, why = image_torso(spaces["obs_shape"]) if own is None else (own, f"what {config.algo} has")
     follow = layers_after(name, type(settings).model_fields)
     given = {"torso": name, **{key: value for key, value in follow.items() if key not in settings.model_fields_set}}
     return config.replace(algo_kwargs={**config.algo_kwargs, **given}), f"{name} ({why})"
