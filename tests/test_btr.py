@@ -19,7 +19,7 @@ IMAGE = {"image": {"shape": [84, 84, 4], "dtype": "uint8", "axes": [2, 0, 1], "h
 
 
 def config_of(**algo_kwargs: Any) -> TrainConfig:
-    return TrainConfig("btr", "ALE/Pong-v5", seed=1, total_timesteps=1_000, output_dir="unused", algo_kwargs=algo_kwargs)
+    return TrainConfig(algo="btr", env_id="ALE/Pong-v5", seed=1, total_timesteps=1_000, output_dir="unused", algo_kwargs=algo_kwargs)
 
 
 def test_images_are_read_by_the_paper_s_torso() -> None:

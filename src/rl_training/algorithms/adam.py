@@ -103,8 +103,11 @@ class FlatAdam:
         self.steps += 1
         if self.kind == "radam":
             self._step_radam(learning_rate)
-            return
-        fused = torch._fused_adam_ if self.kind == "adam" else torch._fused_adamw_
+        else:
+            self._step_fused(learning_rate, self.eps)
+
+    def _step_fused(self, learning_rate: float | Tensor, eps: float) -> None:
+        fused = torch._fused_adamw_ if self.kind == "adamw" else torch._fused_adam_
         fused(
             self._pieces[0],
             self._pieces[1],
@@ -116,14 +119,20 @@ class FlatAdam:
             beta1=self.betas[0],
             beta2=self.betas[1],
             weight_decay=self.weight_decay,
-            eps=self.eps,
+            eps=eps,
             amsgrad=False,
             maximize=False,
         )
 
     def _step_radam(self, learning_rate: float | Tensor) -> None:
-        """There is no fused kernel for it. On a GPU the count of steps stays on the device."""
-        by = self.coefficients(int(self.steps) if self._on_cpu else self.steps.double(), learning_rate)
+        """There is no kernel for it, but a rectified step is Adam's with lr·r and ε/√(1 − β₂ᵗ). On a GPU the count of steps stays on the
+        device, where neither can be told from the other, and all is torch's operations."""
+        step = int(self.steps) if self._on_cpu else self.steps.double()
+        by = self.coefficients(step, learning_rate)
+        if self._on_cpu and by.root:
+            corrected = math.sqrt(1 - self.betas[1] ** step)
+            self._step_fused(by.rate * (1 - self.betas[0] ** step) / corrected, self.eps / corrected)
+            return
         grad = self.decayed(self.grad, self.parameters)
         new = moved(self.parameters, grad, self.mean, self.variance, by, self.betas)
         for mine, after in zip((self.parameters, self.mean, self.variance), new, strict=True):
