@@ -97,7 +97,7 @@ def interpreted(step: PureStep, inputs: Any) -> Compiled:
 @pytest.mark.parametrize("algo", ROWS)
 def test_traced_and_eager_agree_on_100_batches(algo: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ahead_of_time, "compile_ahead_of_time", interpreted)
-    (_, eager, replay, _), (_, traced, _, _) = parts_of(algo), parts_of(algo)
+    (_, eager, replay, *_), (_, traced, _, *_) = parts_of(algo), parts_of(algo)
     before = {name: x.clone() for name, x in traced.q_network.state_dict().items()}
     compile_learner(traced, next(batches(replay, 1)))
     torch.testing.assert_close(traced.q_network.state_dict(), before, rtol=0, atol=0)  # tracing runs the step, but not on these
@@ -114,7 +114,7 @@ def test_compiled_and_eager_agree_on_100_batches(algo: str, tmp_path: Path, monk
     if missing_toolchain():
         pytest.skip(str(missing_toolchain()))
     monkeypatch.setenv("RL_TRAINING_CACHE", str(tmp_path))
-    (_, eager, replay, _), (_, compiled, _, _), (_, again, _, _) = parts_of(algo), parts_of(algo), parts_of(algo)
+    (_, eager, replay, *_), (_, compiled, _, *_), (_, again, _, *_) = parts_of(algo), parts_of(algo), parts_of(algo)
     example = next(batches(replay, 1))
     assert not compile_learner(compiled, example).from_cache
     agree(eager, compiled, replay, 100)
@@ -176,7 +176,7 @@ def test_a_batch_laid_out_otherwise_is_learned_from_eagerly(monkeypatch: pytest.
         return Compiled(call, 0.0, False)
 
     monkeypatch.setattr(ahead_of_time, "compile_ahead_of_time", counting)
-    _, learner, replay, _ = parts_of("dqn")
+    _, learner, replay, *_ = parts_of("dqn")
     batch = replay.sample(16)
     compile_learner(learner, batch)
     others = [
@@ -196,7 +196,7 @@ def test_a_batch_laid_out_otherwise_is_learned_from_eagerly(monkeypatch: pytest.
 @pytest.mark.parametrize("algo", ["n_step_dqn", "rainbow_dqn"])  # uniform and prioritized
 def test_packed_rows_are_learned_from_as_their_fields_are(algo: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ahead_of_time, "compile_ahead_of_time", interpreted)
-    (_, eager, one, _), (_, compiled, two, _) = parts_of(algo), parts_of(algo)
+    (_, eager, one, *_), (_, compiled, two, *_) = parts_of(algo), parts_of(algo)
     beta = (lambda step: 0.4) if algo == "rainbow_dqn" else None
     said: list[str] = []
     plain = SampledUpdates(eager, one, 16, beta)
@@ -223,7 +223,7 @@ def test_a_replay_that_does_not_pack_is_asked_for_usual_batches(monkeypatch: pyt
             batch = super().sample(batch_size)
             return {**batch, "rewards": batch["rewards"] * 2}
 
-    (_, eager, made, _), (_, compiled, _, _) = parts_of("dqn"), parts_of("dqn")
+    (_, eager, made, *_), (_, compiled, _, *_) = parts_of("dqn"), parts_of("dqn")
     state = made.state_dict()
     pair = []
     for learner in (eager, compiled):
@@ -271,7 +271,7 @@ def test_every_form_of_a_product_is_that_product(rows: int, inner: int, columns:
 
 def test_parameters_that_the_swap_cannot_find_are_refused() -> None:
     # A graph that had them as constants would never see them change.
-    _, learner, replay, _ = parts_of("dqn")
+    _, learner, replay, *_ = parts_of("dqn")
     batch = replay.sample(16)
     hidden = learner.q_network.torso.layers[0].weight
     original = learner.q_network.forward
@@ -283,7 +283,7 @@ def test_parameters_that_the_swap_cannot_find_are_refused() -> None:
 
 
 def test_buffers_that_change_are_refused_and_put_back() -> None:
-    _, learner, replay, _ = parts_of("dqn")
+    _, learner, replay, *_ = parts_of("dqn")
     batch = replay.sample(16)
     learner.q_network.register_buffer("calls", torch.zeros(()))
     original = learner.q_network.forward

@@ -157,7 +157,7 @@ def test_a_mixture_compiled_and_graphed_is_the_eager_one(algo: str, monkeypatch:
         return Compiled(lambda given: graph(*given), 0.0, False)
 
     monkeypatch.setattr(ahead_of_time, "compile_ahead_of_time", interpreted)
-    (_, eager, replay, _), (_, traced, _, _) = parts_of(algo), parts_of(algo)
+    (_, eager, replay, *_), (_, traced, *_) = parts_of(algo), parts_of(algo)
     eager.backup = traced.backup = Soft()
     compile_learner(traced, next(batches(replay, 1)))
     for index, batch in enumerate(batches(replay, 10)):

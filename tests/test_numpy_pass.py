@@ -49,7 +49,7 @@ def observations(num_envs: int, dim: int = 4) -> np.ndarray:
 @pytest.mark.parametrize("num_envs", [1, 3])
 @pytest.mark.parametrize("algo", [algo for algo in ROWS if algo not in WITHOUT])
 def test_every_row_acts_as_its_network_says(algo: str, num_envs: int) -> None:
-    network, learner, replay, _ = parts_of(algo)
+    network, learner, replay, *_ = parts_of(algo)
     obs = observations(num_envs)
     for step in range(3):  # and goes on doing so while it learns
         mine, theirs = both(network, obs)
