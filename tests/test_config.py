@@ -408,6 +408,6 @@ def test_what_a_config_says_of_itself_is_so(name: str) -> None:
 def test_returns_over_several_steps_are_said_where_a_row_is_not_known_for_them(name: str) -> None:
     config = load_config(name)
     n_step = config.settings.to_dict().get("n_step", 1)
-    if n_step != 1 and config.algo not in ("n_step_dqn", "rainbow_dqn", "r2d2"):
+    if n_step != 1 and config.algo not in ("n_step_dqn", "rainbow_dqn", "r2d2", "btr"):
         title = (SHIPPED_CONFIGS / name).read_text(encoding="utf-8").splitlines()[0]
         assert any(f"{word}-step returns" in title for word, number in WORDS.items() if number == n_step), title
