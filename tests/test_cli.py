@@ -226,7 +226,7 @@ def test_bad_files(cli: Cli, text: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["train"], "error: Missing option '--config'. (see --help)"),
+        (["train"], "error: what to train is missing (train dqn --env CartPole-v1, or train --config dqn/cartpole)"),
         (["train", "--config", "nothing.yaml"], "error: nothing.yaml: no such config, here or among the shipped ones"),
         (["train", "--config", "."], "error: .: is a folder, not a config"),
         (["bogus"], "error: No such command 'bogus'. (see --help)"),

@@ -216,9 +216,12 @@ def _work(moment: Moment, arguments: tuple[str | Path, ...], place: Path) -> Non
             last[0] = run.clock.env_steps >= TOTAL
 
     last = [False]
-    watched = {"callbacks": [Tells()]}
-    workflows.train = functools.partial(workflows.train, **watched)  # what the command calls
-    workflows.resume_training = functools.partial(workflows.resume_training, **watched)
+
+    def watched(calls: Any) -> Any:
+        """What the command calls, with one callback more."""
+        return lambda *given, callbacks=(), **options: calls(*given, callbacks=[*callbacks, Tells()], **options)
+
+    workflows.train, workflows.resume_training = watched(workflows.train), watched(workflows.resume_training)
 
     def hook(event: str, given: tuple[Any, ...]) -> None:
         if event not in ("open", "os.rename") or not isinstance(given[0], str) or "/checkpoints/" not in given[0]:

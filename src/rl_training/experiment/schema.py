@@ -43,7 +43,7 @@ def row_schema(name: str) -> dict[str, Any]:
     for key, value in spec.fixed.items():  # what the row is
         properties[key] = {"const": value}
     for key, value in spec.defaults.items():
-        properties[key]["default"] = value
+        properties[key]["default"] = list(value) if isinstance(value, tuple) else value  # as JSON has it
     for key, least in spec.minimum.items():
         properties[key]["minimum"] = least
     return {**schema, "title": name, "description": f"{spec.summary} ({spec.paper})", "type": ["object", "null"]}
