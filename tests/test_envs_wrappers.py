@@ -7,12 +7,13 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rl_training.envs import make_envs, register_wrapper
 from rl_training.envs.normalize import ObservationNormalizer, RewardNormalizer, RunningMoments
-from rl_training.envs.wrappers import parse_wrappers, wrapper_names
+from rl_training.envs.wrappers import _TABLE, parse_wrappers, wrapper_names
 from rl_training.errors import SpaceError, UserError
 
 
@@ -115,7 +116,9 @@ def test_actions_that_do_not_start_at_zero_are_counted_from_zero() -> None:
     assert envs.step(act(1)).obs.tolist() == [[6, 6, 6, 0, 1, 0]]
 
 
-def test_a_wrapper_can_be_added_by_name() -> None:
+def test_a_wrapper_can_be_added_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rl_training.envs.wrappers._TABLE", dict(_TABLE))  # other tests of this process read the table
+
     class Negate(gym.ObservationWrapper[Any, Any, Any]):
         def observation(self, observation: Any) -> Any:
             return -observation
@@ -287,3 +290,32 @@ def test_flatten_joins_the_parts_of_a_dict() -> None:
     kept = counting("flatten", {"keep": {"indices": [3, 4]}}, env=Parts)
     kept.reset()
     assert kept.step(act(0)).obs.tolist() == [[0.5, -1]]
+
+
+class WithCamera(gym.Env[Any, Any]):
+    """A camera that shows the number of the step, and a speed."""
+
+    observation_space = spaces.Dict({"camera": spaces.Box(0, 255, (20, 20), np.uint8), "speed": spaces.Box(-1, 1, (2,), np.float32)})
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.time = 0
+        return self._obs(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.time += 1
+        return self._obs(), 0.0, False, False, {}
+
+    def _obs(self) -> dict[str, Any]:
+        return {"camera": np.full((20, 20), self.time, np.uint8), "speed": np.zeros(2, np.float32)}
+
+
+def test_select_takes_one_entry_of_a_dict() -> None:
+    envs = make_envs(WithCamera, num_envs=1, seed=0, env_kwargs={"wrappers": [{"select": {"key": "camera"}}]})
+    assert envs.reset().shape == (1, 1, 20, 20)
+    assert envs.step(np.zeros(1, np.int64)).obs.mean() == 1
+    envs.close()
+    with pytest.raises(UserError, match="cannot take 'cam' of the observation space: it has 'camera', 'speed'"):
+        make_envs(WithCamera, num_envs=1, seed=0, env_kwargs={"wrappers": [{"select": {"key": "cam"}}]})
+    with pytest.raises(UserError, match="cannot take 'cam' of the observation space: it is no Dict"):
+        make_envs("CartPole-v1", num_envs=1, seed=0, env_kwargs={"wrappers": [{"select": {"key": "cam"}}]})

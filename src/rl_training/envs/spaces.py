@@ -59,6 +59,8 @@ def _remedy(space: gym.Space[Any], observations: tuple[str, ...], torso: str) ->
         return "wrap the environment so that it gives its images as uint8, 0 … 255: a network divides by the space's `high` itself"
     if "image" in kinds:
         return "use a row that learns from images, or give this one a `network` and `observations` of its own"
+    if isinstance(space, spaces.Dict) and "image" in observations and (images := [key for key, part in space.items() if is_image(part)]):
+        return f"learn from the image alone (env_kwargs: {{wrappers: [{{select: {{key: {images[0]}}}}}]}})"
     return _FLATTEN if {"box", "vector"} & set(observations) else "wrap the environment so that it gives one"
 
 

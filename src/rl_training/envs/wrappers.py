@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import operator
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -201,6 +202,15 @@ def keep(env: AnyEnv, indices: Sequence[int]) -> AnyEnv:
     return _Keep(env, indices)
 
 
+def select(env: AnyEnv, key: str) -> AnyEnv:
+    """One entry of a Dict: the image of an environment that gives more is `select: {key: image}`."""
+    space = env.observation_space
+    if not isinstance(space, spaces.Dict) or key not in space.spaces:
+        known = f"it has {', '.join(map(repr, space.spaces))}" if isinstance(space, spaces.Dict) else "it is no Dict"
+        raise SpaceError(f"the wrapper select cannot take {key!r} of the observation space: {known}")
+    return gym.wrappers.TransformObservation(env, operator.itemgetter(key), space.spaces[key])
+
+
 def flatten(env: AnyEnv) -> AnyEnv:
     """Any space as one vector; Discrete and MultiDiscrete become one-hot."""
     return gym.wrappers.FlattenObservation(env)
@@ -244,6 +254,7 @@ def append_action_reward(env: AnyEnv) -> AnyEnv:
 
 _TABLE: dict[str, Wrap] = {
     "keep": keep,
+    "select": select,
     "flatten": flatten,
     "frame_stack": frame_stack,
     "time_limit": time_limit,
