@@ -11,13 +11,10 @@ written, the rest is left out.
 
 from __future__ import annotations
 
-import json
 import statistics
-import sys
 import time
 import traceback
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -25,7 +22,7 @@ import numpy as np
 import torch
 
 from benchmarks.common import arguments, machine, prepare, repeat_for
-from benchmarks.gpu import synchronized
+from benchmarks.gpu import play_parts, synchronized
 
 FULL, SMALL = 84, 36  # pixels of a side
 ENVS = 64
@@ -235,20 +232,7 @@ def main() -> None:
         "host": lambda: learner(options, device, replay="cpu"),
         "profile": lambda: profile(options, device),
     }
-    for name in options.parts.split(","):
-        print(f"{name}:", flush=True)
-        start = time.perf_counter()
-        try:
-            record[name] = known[name]()
-        except Exception:  # one part that fails does not cost the others
-            traceback.print_exc()
-            record.setdefault("failed", {})[name] = traceback.format_exc()[-1500:]
-        record.setdefault("seconds", {})[name] = round(time.perf_counter() - start, 1)
-        if options.json is not None:
-            Path(options.json).parent.mkdir(parents=True, exist_ok=True)
-            Path(options.json).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    if record.get("failed"):
-        sys.exit(1)
+    play_parts(options, record, known, until=options.until)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from benchmarks.common import COMPILED, Contender, arguments, clock, compare, prepare, save
+from benchmarks.common import COMPILED, arguments, clock, compare, prepare, save
+from benchmarks.throughput import timed
 from rl_training.envs.minatar import make_game
 
 ENV_ID = "TimedBreakout-v1"
@@ -46,17 +47,6 @@ class TimedGame(gym.Wrapper[Any, Any, Any, Any]):
 
 def make_timed(**kwargs: Any) -> gym.Env[Any, Any]:
     return TimedGame(make_game(game="breakout", use_minimal_action_set=True, **kwargs))
-
-
-def timed(train: Callable[[int], object], first: int, last: int) -> Contender:
-    """Steps per second between the two marks of a run of `last` steps."""
-
-    def measure() -> float:
-        TimedGame.first, TimedGame.last, TimedGame.marks = first, last, {}
-        train(last)
-        return (last - first) / (TimedGame.marks[last] - TimedGame.marks[first])
-
-    return measure
 
 
 class QNetwork(nn.Module):
@@ -181,7 +171,7 @@ def main() -> None:
     if not options.no_compile:
         work[COMPILED] = partial(train_ours, threads=options.threads, compile=True)
         work[COMPILED](LEARNING_STARTS + EVERY)  # into the cache
-    contenders = {name: timed(run, options.warm, options.warm + options.steps) for name, run in work.items()}
+    contenders = {name: timed(run, options.warm, options.warm + options.steps, env=TimedGame) for name, run in work.items()}
     case = "DQN, MinAtar Breakout, an update every four steps"
     save(options.json, options, [compare(case, "environment steps/s", contenders, rounds=options.rounds)])
 

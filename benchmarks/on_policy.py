@@ -81,9 +81,6 @@ def train_sb3(total: int, *, case: Case) -> None:
 
 
 def train_ours(total: int, *, case: Case, threads: int) -> None:
-    from rl_training.experiment.config import TrainConfig
-    from rl_training.runtime.workflows import train
-
     settings: dict[str, Any] = {
         "learning_rate": 1e-3,
         "num_steps": case.num_steps,
@@ -97,14 +94,22 @@ def train_ours(total: int, *, case: Case, threads: int) -> None:
         settings |= {"hidden_sizes": case.hidden}
     else:
         settings |= {"features_dim": None, "hidden_sizes": [], "recurrent_hidden_size": case.lstm, "head_hidden_sizes": case.hidden}
+    train_rollouts("ppo" if case.lstm is None else "recurrent_ppo", settings, total, num_envs=NUM_ENVS, threads=threads)
+
+
+def train_rollouts(algo: str, settings: dict[str, Any], total: int, *, num_envs: int, threads: int) -> None:
+    """Ours, for nothing but its speed: no evaluation on the way, no checkpoints."""
+    from rl_training.experiment.config import TrainConfig
+    from rl_training.runtime.workflows import train
+
     with tempfile.TemporaryDirectory() as output_dir:
         train(
             TrainConfig(
-                algo="ppo" if case.lstm is None else "recurrent_ppo",
+                algo=algo,
                 env_id=ENV_ID,
                 seed=0,
                 total_timesteps=total,
-                num_envs=NUM_ENVS,
+                num_envs=num_envs,
                 output_dir=output_dir,
                 device="cpu",
                 threads=threads,

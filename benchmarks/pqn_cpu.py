@@ -9,7 +9,6 @@ less work; ours alone also writes its usual logs.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
@@ -21,6 +20,7 @@ import torch
 from torch import nn
 
 from benchmarks.common import Contender, arguments, compare, prepare, save
+from benchmarks.on_policy import train_rollouts
 from benchmarks.throughput import ENV_ID, TimedCartPole
 
 NUM_ENVS, NUM_STEPS, EPOCHS, MINIBATCH = 32, 64, 4, 128  # the paper's public CartPole settings
@@ -92,9 +92,6 @@ def train_single_file(total: int) -> None:
 
 
 def train_ours(total: int, *, threads: int) -> None:
-    from rl_training.experiment.config import TrainConfig
-    from rl_training.runtime.workflows import train
-
     settings: dict[str, Any] = {
         "learning_rate": RATE,
         "gamma": GAMMA,
@@ -106,23 +103,7 @@ def train_ours(total: int, *, threads: int) -> None:
         "max_grad_norm": MAX_NORM,
         "epsilon": EPSILON,
     }
-    with tempfile.TemporaryDirectory() as output_dir:
-        train(
-            TrainConfig(
-                algo="pqn",
-                env_id=ENV_ID,
-                seed=0,
-                total_timesteps=total,
-                num_envs=NUM_ENVS,
-                output_dir=output_dir,
-                device="cpu",
-                threads=threads,
-                eval_interval=0,
-                eval_episodes=1,
-                checkpoint_interval=0,
-                algo_kwargs=settings,
-            )
-        )
+    train_rollouts("pqn", settings, total, num_envs=NUM_ENVS, threads=threads)
 
 
 def main() -> None:

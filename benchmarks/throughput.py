@@ -43,13 +43,13 @@ class TimedCartPole(CartPoleEnv):
         return super().step(action)
 
 
-def timed(train: Callable[[int], object], first: int, last: int) -> Contender:
-    """Steps per second between the two marks of a run of `last` steps."""
+def timed(train: Callable[[int], object], first: int, last: int, *, env: Any = TimedCartPole) -> Contender:
+    """Steps per second between the two marks of a run of `last` steps. env: the class that looks at the clock."""
 
     def measure() -> float:
-        TimedCartPole.first, TimedCartPole.last, TimedCartPole.marks = first, last, {}
+        env.first, env.last, env.marks = first, last, {}
         train(last)
-        return (last - first) / (TimedCartPole.marks[last] - TimedCartPole.marks[first])
+        return (last - first) / (env.marks[last] - env.marks[first])
 
     return measure
 

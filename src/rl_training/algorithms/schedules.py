@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import bisect
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -15,7 +16,7 @@ Schedule: TypeAlias = Callable[[int], float]
 
 
 @dataclass(frozen=True)
-class LinearSchedule:
+class _UntilEnd(ABC):
     """From `start` to `end` over the first `steps` environment steps, then `end`."""
 
     start: float
@@ -23,22 +24,23 @@ class LinearSchedule:
     steps: float
 
     def __call__(self, env_steps: int) -> float:
-        if env_steps >= self.steps:
-            return self.end
+        return self.end if env_steps >= self.steps else self._on_the_way(env_steps)
+
+    @abstractmethod
+    def _on_the_way(self, env_steps: int) -> float: ...
+
+
+class LinearSchedule(_UntilEnd):
+    """A straight line from `start` to `end` over the first `steps` environment steps, then `end`."""
+
+    def _on_the_way(self, env_steps: int) -> float:
         return self.start + (self.end - self.start) * (env_steps / self.steps)
 
 
-@dataclass(frozen=True)
-class CosineSchedule:
+class CosineSchedule(_UntilEnd):
     """end + (start − end)·(1 + cos(π·t/T))/2 over the first T = `steps` environment steps, then `end` (arXiv:1608.03983, eq. 5)."""
 
-    start: float
-    end: float
-    steps: float
-
-    def __call__(self, env_steps: int) -> float:
-        if env_steps >= self.steps:
-            return self.end
+    def _on_the_way(self, env_steps: int) -> float:
         return self.end + (self.start - self.end) * (1 + math.cos(math.pi * env_steps / self.steps)) / 2
 
 

@@ -6,15 +6,16 @@ holds what the environments gave, and a batch is normalised when it is drawn.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
 
+from rl_training.data.fronts import ReplayFront
+
 if TYPE_CHECKING:
-    from rl_training.data.generators import Generator
     from rl_training.data.replay import Replay
-    from rl_training.types import Array, Batch, Items, State
+    from rl_training.types import Array, Batch
 
 
 class Units(Protocol):
@@ -29,7 +30,7 @@ class Units(Protocol):
     def scale(self) -> Array: ...
 
 
-class NormalizedReplay:
+class NormalizedReplay(ReplayFront["Replay"]):
     """A replay whose batches are normalised: `obs` and `next_obs` by `observations`, `rewards` by `rewards` (None: left as they are).
 
     A sum of n rewards is scaled as one reward is, and not clipped: that is for single ones (`clip_rewards`).
@@ -41,7 +42,8 @@ class NormalizedReplay:
     def __init__(
         self, replay: Replay, *, observations: Units | None, rewards: Units | None, clip_rewards: bool, device: torch.device
     ) -> None:
-        self._replay, self._units = replay, {"obs": observations, "rewards": rewards}
+        super().__init__(replay)
+        self._units = {"obs": observations, "rewards": rewards}
         self._clip_rewards = clip_rewards
         self._now: dict[str, Tensor] = {}
         for name, units in self._units.items():
@@ -79,31 +81,6 @@ class NormalizedReplay:
                 made[name] = (values.clamp(-units.clip, units.clip) if clips else values).float()
         return made
 
-    # The rest is the replay's own.
-
     @property
     def packs(self) -> bool:
         return self._replay.packs
-
-    @property
-    def generator(self) -> Generator:
-        return self._replay.generator
-
-    @property
-    def num_transitions(self) -> int:
-        return self._replay.num_transitions
-
-    def __len__(self) -> int:
-        return len(self._replay)
-
-    def add_items(self, items: Items) -> None:
-        self._replay.add_items(items)
-
-    def update_priorities(self, indices: Any, priorities: Any) -> None:
-        self._replay.update_priorities(indices, priorities)
-
-    def state_dict(self, *, copy: bool = True) -> State:
-        return self._replay.state_dict(copy=copy)
-
-    def load_state_dict(self, state: State) -> None:
-        self._replay.load_state_dict(state)

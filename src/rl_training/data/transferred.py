@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
 
+from rl_training.data.fronts import ReplayFront
 from rl_training.data.replay import Replay
 
 if TYPE_CHECKING:
-    from rl_training.data.generators import Generator
-    from rl_training.types import Batch, Items, State
+    from rl_training.types import Batch
 
 
 class Buffer(Replay, Protocol):
@@ -23,7 +23,7 @@ class Buffer(Replay, Protocol):
     def page_lock_batches(self) -> None: ...
 
 
-class TransferredReplay:
+class TransferredReplay(ReplayFront[Buffer]):
     """A buffer whose batches come out on another device.
 
     Fields that share their memory (a chunk's `obs` and `next_obs`, a transition's two stacks) go over together and share it there.
@@ -33,7 +33,8 @@ class TransferredReplay:
     packs = False
 
     def __init__(self, replay: Buffer, device: torch.device) -> None:
-        self._replay, self._device, self._pinned = replay, device, device.type == "cuda"
+        super().__init__(replay)
+        self._device, self._pinned = device, device.type == "cuda"
         if self._pinned:
             replay.page_lock_batches()
 
@@ -55,34 +56,9 @@ class TransferredReplay:
             flat = torch.empty(len(flat), dtype=torch.uint8, pin_memory=True).copy_(flat)
         return flat.to(self._device, non_blocking=True, copy=True)
 
-    # The rest is the buffer's own.
-
-    @property
-    def generator(self) -> Generator:
-        return self._replay.generator
-
-    @property
-    def num_transitions(self) -> int:
-        return self._replay.num_transitions
+    def unpack(self, batch: Batch) -> Batch:
+        return batch
 
     @property
     def bytes_per_transition(self) -> float:
         return self._replay.bytes_per_transition
-
-    def __len__(self) -> int:
-        return len(self._replay)
-
-    def add_items(self, items: Items) -> None:
-        self._replay.add_items(items)
-
-    def unpack(self, batch: Batch) -> Batch:
-        return batch
-
-    def update_priorities(self, indices: Any, priorities: Any) -> None:
-        self._replay.update_priorities(indices, priorities)
-
-    def state_dict(self, *, copy: bool = True) -> State:
-        return self._replay.state_dict(copy=copy)
-
-    def load_state_dict(self, state: State) -> None:
-        self._replay.load_state_dict(state)

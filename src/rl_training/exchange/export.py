@@ -86,7 +86,7 @@ def _onnx(policy: Policy, said: Mapping[str, Any]) -> bytes:
     with _quiet():
         try:
             made = torch.onnx.export(program, dynamo=True, verbose=False, input_names=inputs, output_names=outputs)
-        except Exception as error:
+        except Exception as error:  # as in `trace`
             raise _cannot(error) from error
     assert made is not None
     model = made.model_proto

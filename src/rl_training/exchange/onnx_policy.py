@@ -97,7 +97,7 @@ class OnnxPolicy:
         """Outputs by name for inputs by name, each with the batch as its first axis (of a state, the second)."""
         try:
             return dict(zip(self._names, self._session.run(self._names, dict(inputs)), strict=True))
-        except Exception as error:
+        except Exception as error:  # as above: its errors have no common class
             raise UserError(f"{self.source}: onnxruntime failed ({_short(error)})") from None
 
     def initial_state(self, batch_size: int) -> tuple[Array, ...]:
