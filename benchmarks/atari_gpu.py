@@ -3,6 +3,8 @@
     dqn        Nature network, batch 32, an update every 4 steps, 64 environments of ALE's own vector
     qr_dqn, iqn, rainbow_dqn   the same, with the settings of their shipped configs
     r2d2       64 sequences of 40 + 80 steps, LSTM 512, an update every 64 steps, 64 environments
+    btr        IMPALA twice as wide, batch 256, an update every 64 steps, 64 environments
+    pqn        128 environments, no replay
     envs       the environments alone, with random actions: what the loop cannot exceed
 
 Each loop is trained for `--warmup` updates (compilation, capture, first kernels), then measured for `--seconds`, in a process of its own,
@@ -28,7 +30,7 @@ from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.run import Run
 from rl_training.types import EnvStep
 
-CASES = ("envs", "dqn", "qr_dqn", "iqn", "rainbow_dqn", "r2d2")
+CASES = ("envs", "dqn", "qr_dqn", "iqn", "rainbow_dqn", "r2d2", "btr", "pqn")
 
 
 class Measure(Callback):
@@ -70,8 +72,15 @@ def loop(case: str, options: argparse.Namespace) -> dict[str, Any]:
         changes["compile"] = options.compile == "on"
     if options.precision != "auto":
         changes["precision"] = options.precision
-    kwargs: dict[str, Any] = {"learning_starts": 1_000 if small else options.learning_starts}
-    kwargs |= {"buffer_capacity": 20_000} if small else {"buffer_capacity": options.replay}
+    kwargs: dict[str, Any] = {}
+    if case == "pqn":
+        changes["num_envs"] = 2 * options.num_envs
+    else:
+        kwargs = (
+            {"learning_starts": 1_000, "buffer_capacity": 20_000}
+            if small
+            else {"learning_starts": options.learning_starts, "buffer_capacity": options.replay}
+        )
     with tempfile.TemporaryDirectory() as folder:
         config = load_config(f"{case}/atari_{options.game}")
         config = config.replace(output_dir=folder, algo_kwargs={**config.algo_kwargs, **kwargs}, **changes)

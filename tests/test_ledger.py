@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,6 +25,8 @@ from rl_training.ledger.judging import at_most, fallen_short, false_failures, pa
 from rl_training.ledger.records import Claim, Record, differences, read_record, read_records, write_record
 from rl_training.ledger.runner import Outcome, look, run_plans
 from rl_training.ledger.suites import Plan, load_suite, plan_groups, shipped_suites
+from rl_training.ledger.training import TrainingReturns
+from rl_training.types import Episode
 
 SILENT = Console(quiet=True)
 
@@ -282,3 +285,17 @@ def test_how_surely_a_sound_program_passes() -> None:
     assert (
         false_failures(20, 20, needed=2, seeds=4) == pytest.approx((1 - p) ** 4 + 4 * p * (1 - p) ** 3) == pytest.approx(0.0096, abs=1e-4)
     )
+
+
+# Training returns
+
+
+def test_a_training_return_counts_for_the_stretch_its_episode_ended_in() -> None:
+    # Stretches of 10 steps, by hand: episodes end at steps 4 (return 1), 10 (3: the last step of the first stretch), 12 (-2) and 31 (6), in
+    # a run of 35 steps. First stretch (1 + 3) / 2 = 2, second -2, none in the third, the fourth is cut at 35.
+    returns = TrainingReturns(window=10)
+    for env_steps, ended in ((4, 1.0), (10, 3.0), (12, -2.0), (31, 6.0), (35, None)):
+        run = SimpleNamespace(clock=SimpleNamespace(env_steps=env_steps))
+        step = SimpleNamespace(episodes=() if ended is None else (Episode(0, ended, 5),))
+        returns.on_step(run, step)  # type: ignore[arg-type]  # what it reads of them
+    assert returns.rows() == [[10, 2.0, 2], [20, -2.0, 1], [35, 6.0, 1]]

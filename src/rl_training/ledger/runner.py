@@ -59,6 +59,7 @@ def look(plans: Iterable[Plan], results: Path) -> State:
 
 def run_plan(plan: Plan, folder: Path, progress: Callable[[int], None] | None = None) -> dict[str, Any]:
     """Trains, evaluates both policies on fresh episodes and returns the record. The run's directory is made in `folder`."""
+    from rl_training.ledger.training import TrainingReturns
     from rl_training.runtime.callbacks import Callback
     from rl_training.runtime.workflows import evaluate_checkpoint, train
 
@@ -68,10 +69,12 @@ def run_plan(plan: Plan, folder: Path, progress: Callable[[int], None] | None = 
                 progress(run.clock.env_steps)
 
     config = plan.config.replace(output_dir=str(folder))
-    result = train(config, callbacks=[Tell()])
+    returns = TrainingReturns()
+    result = train(config, callbacks=[Tell(), returns])
     checkpoints, fresh = result.run_dir / "checkpoints", config.seed + FRESH
-    best = evaluate_checkpoint(checkpoints / "best", num_episodes=plan.episodes, seed=fresh)
     final = evaluate_checkpoint(checkpoints / "latest", num_episodes=plan.episodes, seed=fresh)
+    is_last = result.metrics["best_step"] == result.metrics["global_step"]  # the same policy: not played twice
+    best = final if is_last else evaluate_checkpoint(checkpoints / "best", num_episodes=plan.episodes, seed=fresh)
     lines = (result.run_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     measured = [json.loads(line) for line in lines]
     metadata = json.loads((result.run_dir / "metadata.json").read_text(encoding="utf-8"))
@@ -90,6 +93,7 @@ def run_plan(plan: Plan, folder: Path, progress: Callable[[int], None] | None = 
         "num_updates": result.metrics["num_updates"],
         "wall_time_s": round(result.metrics["wall_time_s"], 1),
         "curve": [[record["step"], record["eval/mean_reward"]] for record in measured if "eval/mean_reward" in record],
+        "training": returns.rows(),
         "git": metadata.get("git"),
         "versions": metadata.get("versions"),
         "machine": machine(threads=1),
