@@ -6,7 +6,7 @@ PACKAGE := $(VENV)/.package
 DEV := $(VENV)/.dev
 PEERS := .peers
 PEERS_STAMP := $(PEERS)/.installed
-PEERS_SET := -c constraints.txt -r benchmarks/peers.txt -e '.[box2d]'
+PEERS_SET := -c constraints.txt -r benchmarks/peers.txt -e '.[box2d,atari]'
 PEERS_RESOLVED := $(VENV)/.peers-resolved
 OUTPUT := runs
 

@@ -21,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -61,11 +62,10 @@ class Measure(Callback):
             torch.cuda.synchronize()
 
 
-def loop(case: str, options: argparse.Namespace) -> dict[str, Any]:
-    """The case's shipped config for the game, trained for a while."""
+def loop(case: str, options: argparse.Namespace, also: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The case's shipped config for the game, trained for a while, with `also` in place of what it says."""
     from rl_training.experiment.config import load_config
 
-    small = options.device == "cpu"
     changes: dict[str, Any] = {"device": options.device, "num_envs": options.num_envs, "checkpoint_interval": 0, "eval_interval": 0}
     changes |= {"eval_episodes": 1, "eval_max_steps": 50, "log_interval": 100_000_000, "seed": 1}
     if options.compile != "auto":
@@ -76,11 +76,11 @@ def loop(case: str, options: argparse.Namespace) -> dict[str, Any]:
     if case == "pqn":
         changes["num_envs"] = 2 * options.num_envs
     else:
-        kwargs = (
-            {"learning_starts": 1_000, "buffer_capacity": 20_000}
-            if small
-            else {"learning_starts": options.learning_starts, "buffer_capacity": options.replay}
-        )
+        small = options.device == "cpu"
+        kwargs["learning_starts"] = options.learning_starts or (1_000 if small else 20_000)
+        kwargs["buffer_capacity"] = options.replay or (20_000 if small else 1_000_000)
+    changes |= also or {}
+    kwargs |= changes.pop("algo_kwargs", {})
     with tempfile.TemporaryDirectory() as folder:
         config = load_config(f"{case}/atari_{options.game}")
         config = config.replace(output_dir=folder, algo_kwargs={**config.algo_kwargs, **kwargs}, **changes)
@@ -118,8 +118,8 @@ def main() -> None:
     parser.add_argument("--num-envs", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--warmup", type=int, default=300, help="updates before the clock starts")
-    parser.add_argument("--learning-starts", type=int, default=20_000)
-    parser.add_argument("--replay", type=int, default=1_000_000)
+    parser.add_argument("--learning-starts", type=int, help="(default: 20,000; on the CPU 1,000)")
+    parser.add_argument("--replay", type=int, help="transitions (default: 1,000,000; on the CPU 20,000)")
     parser.add_argument("--compile", choices=("auto", "on", "off"), default="auto")
     parser.add_argument("--precision", choices=("auto", "float32", "tf32", "bf16"), default="auto")
     parser.add_argument("--json", type=Path)

@@ -82,13 +82,15 @@ def break_even(record: Record) -> list[str]:
     return lines if found else []
 
 
-def section(title: str, name: str, missing: list[str], note: str = "") -> list[str]:
+def section(title: str, name: str, missing: list[str], note: str = "", *, module: str = "") -> list[str]:
+    """A record's table; `module` is the benchmark that made it, where it has another name."""
     record = load(name)
     if record is None:
         missing.append(name)
         return []
     tables = [result for result in record["results"] if "ours" in result["medians"]]
-    return [f"## {title}", "", *([note, ""] if note else []), *comparison(tables), "", f"{command(name, record)}; {where(record)}", ""]
+    source = f"{command(module or name, record)}; {where(record)}"
+    return [f"## {title}", "", *([note, ""] if note else []), *comparison(tables), "", source, ""]
 
 
 def ablation(missing: list[str]) -> list[str]:
@@ -269,6 +271,8 @@ def pages() -> dict[Path, str]:
     lines += ablation(missing)
     lines += gpu(missing)
     lines += pixels(missing)
+    lines += section("Atari beside Stable-Baselines3, on a GPU", "atari_peer", missing)
+    lines += section("Atari beside Stable-Baselines3, on the CPU", "atari_cpu", missing, module="atari_peer")
     more, images = scaling(missing)
     lines += more
     lines += section("PPO and recurrent PPO, the whole loop on the CPU", "on_policy", missing)
