@@ -170,7 +170,9 @@ def test_the_readme_keeps_its_words_around_the_table(tmp_path: Path) -> None:
 
 def test_every_record_of_the_repository_can_be_read() -> None:
     records = read_records(RESULTS)
-    assert records and all(record.curve and record.best["eval_episodes"] >= 100 for record in records)
+    assert records and all(record.curve for record in records)
+    few = {record.group for record in records if record.best["eval_episodes"] < 100}
+    assert all("__atari_" in group for group in few)  # a game takes minutes: ten of them
 
 
 def test_what_a_config_adds_to_its_row_stands_beside_it() -> None:

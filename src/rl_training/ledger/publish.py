@@ -12,10 +12,12 @@ from typing import TypeAlias
 from rl_training.errors import UserError
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.shipped import REACHED, shipped_configs
+from rl_training.ledger.beside import HOW, Line, beside_published, published_elsewhere, sources
 from rl_training.ledger.records import Policy, Record, by_group, differences, read_records
-from rl_training.ledger.statistics import PROFILE_LEVELS, Estimate, Statistics
+from rl_training.ledger.references import Published
+from rl_training.ledger.statistics import PROFILE_LEVELS, Statistics
 from rl_training.ledger.suites import Group, Suite, Task, load_suite, plan_config, plan_groups
-from rl_training.ledger.text import markdown, number, numbers
+from rl_training.ledger.text import estimate, markdown, number, numbers
 
 BEGIN, END = "<!-- results: begin (make results) -->", "<!-- results: end -->"
 IN_README = ("classic", "memory")
@@ -34,6 +36,9 @@ class Row:
     others: tuple[Record, ...]
     stale: tuple[str, ...]  # keys in which the records' config is not the suite's
     added: tuple[str, ...] = ()  # what the config adds to what the algorithm is
+    published: Published | None = None  # runs of others it stands beside
+    env_id: str = ""
+    steps: int = 0  # as the suite has it
 
     @property
     def label(self) -> str:
@@ -103,7 +108,9 @@ def _row(group: Group, records: Sequence[Record]) -> Row:
     title = f"`{plan.config.algo}`" + (f" ({group.note})" if group.note else "")
     stale = sorted({key for record in records for key in differences(record, plan)})
     row = _split(title, plan.config.algo, [each.config.seed for each in group.plans], records, tuple(stale))
-    return replace(row, added=tuple(_added(plan.config)))
+    return replace(
+        row, added=tuple(_added(plan.config)), published=group.published, env_id=plan.config.env_id, steps=plan.config.total_timesteps
+    )
 
 
 def _added(config: TrainConfig) -> Iterator[str]:
@@ -118,10 +125,6 @@ def _split(title: str, algorithm: str, seeds: Sequence[int], records: Sequence[R
     mine = tuple(record for record in records if record.seed in seeds)
     others = tuple(record for record in records if record.seed not in seeds)
     return Row(title, algorithm, len(seeds), mine, others, stale)
-
-
-def estimate(value: Estimate) -> str:
-    return number(value.point) if value.low == value.high else f"{number(value.point)} [{number(value.low)}, {number(value.high)}]"
 
 
 # docs/results.md
@@ -146,11 +149,23 @@ def results_page(suites: Sequence[tuple[Suite, Tasks]], statistics: Statistics) 
     for suite, tasks in suites:
         yield f"## {suite.name}\n"
         yield f"{suite.description} Seeds {', '.join(map(str, suite.seeds))}; `rl-training ledger {suite.name}` makes what is missing.\n"
+        beside = {task.name: _lines(rows) for task, rows in tasks}
+        if any(beside.values()):
+            yield HOW
         for task, rows in tasks:
             yield from _task_section(task, rows, statistics)
+            yield from beside_published(beside[task.name], statistics)
         yield from _aggregate(tasks, statistics)
+        if suite.references:
+            yield from published_elsewhere(suite.references)
+        if named := list(dict.fromkeys([*(line.published.source for lines in beside.values() for line in lines), *suite.references])):
+            yield from sources(named)
     yield "## Where these runs were made\n"
     yield from _provenance([record for _, tasks in suites for _, rows in tasks for row in rows for record in (*row.records, *row.others)])
+
+
+def _lines(rows: Sequence[Row]) -> list[Line]:
+    return [Line(row.label, row.env_id, row.steps, row.records, row.published) for row in rows if row.published is not None]
 
 
 def _task_section(task: Task, rows: Sequence[Row], statistics: Statistics) -> Iterator[str]:

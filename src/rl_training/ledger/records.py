@@ -52,6 +52,7 @@ class Record:
     best: Mapping[str, float]
     final: Mapping[str, float]
     curve: tuple[tuple[int, float], ...]
+    training: tuple[tuple[int, float, int], ...]  # stretch by stretch (training.py): step it ends at, mean return, episodes
     raw: Mapping[str, Any] = field(repr=False)
 
     @classmethod
@@ -69,6 +70,7 @@ class Record:
                 best=_evaluation(raw["best"]),
                 final=_evaluation(raw["final"]),
                 curve=tuple((int(step), float(value)) for step, value in raw.get("curve", ())),
+                training=tuple((int(step), float(value), int(count)) for step, value, count in raw.get("training", ())),
                 raw=raw,
             )
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:

@@ -1,5 +1,6 @@
 """Statistics over few seeds, as rliable (arXiv:2108.13264) does them: interquartile means and probabilities of improvement, each with a
-stratified bootstrap interval of 95%.
+stratified bootstrap interval of 95%. Beside published runs, of which ours may be only two, means and their difference have Student's and
+Welch's intervals: a bootstrap of two values never leaves the two.
 
 A bootstrap takes seconds and its result depends on nothing but the scores, so results are kept in a file beside the records: a page is
 rendered from it without rliable, and whatever the file does not hold was not computed from these scores.
@@ -71,6 +72,14 @@ class Statistics:
         """The probability that a run of ours is better than one of theirs, ties counting half."""
         return Estimate(*self._get("improvement", [list(ours), list(theirs)], lambda: bootstrap_improvement(ours, theirs)))
 
+    def mean(self, scores: Scores) -> Estimate:
+        """The mean of two runs or more, with Student's 95% interval: returns of runs taken as normal."""
+        return Estimate(*self._get("mean", [list(scores)], lambda: student_mean(scores)))
+
+    def difference(self, ours: Scores, theirs: Scores) -> Estimate:
+        """The mean of ours less that of theirs, two runs or more of each, with Welch's 95% interval."""
+        return Estimate(*self._get("difference", [list(ours), list(theirs)], lambda: welch_difference(ours, theirs)))
+
     def profile(self, scores: Sequence[Scores]) -> tuple[Estimate, ...]:
         """The share of runs above each of PROFILE_LEVELS, `scores[task][seed]` on a common scale."""
         flat = self._get("profile", [list(task) for task in scores], lambda: bootstrap_profile(scores))
@@ -112,6 +121,30 @@ def bootstrap_profile(scores: Sequence[Scores]) -> list[float]:
 
     points, intervals = rliable.intervals({"ours": _matrix(scores)}, shares)
     return [float(value) for index in range(len(PROFILE_LEVELS)) for value in (points["ours"][index], *intervals["ours"][:, index])]
+
+
+def student_mean(scores: Scores) -> list[float]:
+    """x̄ ± t(n − 1) · s/√n."""
+    rliable = _rliable()
+    runs = rliable.numpy.array(scores, float)
+    squared_error = runs.var(ddof=1) / len(runs)
+    return _with_t_interval(runs.mean(), squared_error, len(runs) - 1)
+
+
+def welch_difference(ours: Scores, theirs: Scores) -> list[float]:
+    """x̄ − ȳ ± t(ν) · √(s²/n + s'²/m), ν by Welch and Satterthwaite (Biometrika 34, 1947)."""
+    rliable = _rliable()
+    pair = [rliable.numpy.array(runs, float) for runs in (ours, theirs)]
+    errors = [runs.var(ddof=1) / len(runs) for runs in pair]
+    shares = sum(error**2 / (len(runs) - 1) for error, runs in zip(errors, pair, strict=True))
+    return _with_t_interval(pair[0].mean() - pair[1].mean(), sum(errors), sum(errors) ** 2 / shares if shares else 1)
+
+
+def _with_t_interval(point: float, squared_error: float, degrees: float) -> list[float]:
+    from scipy.stats import t  # comes with rliable
+
+    half = t.ppf(0.975, degrees) * squared_error**0.5
+    return [point, point - half, point + half]
 
 
 def _matrix(scores: Sequence[Scores]) -> Any:

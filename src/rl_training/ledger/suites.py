@@ -20,6 +20,7 @@ from rl_training.experiment.config import Override, TrainConfig, build_config, l
 from rl_training.experiment.explain import did_you_mean, one_line
 from rl_training.experiment.settings import Count
 from rl_training.experiment.yaml_text import read_mapping
+from rl_training.ledger.references import Published, load_reference
 
 SHIPPED_SUITES = Path(__file__).resolve().parent.parent / "assets" / "suites"
 
@@ -50,6 +51,7 @@ class SuiteRun(_Part):
     seeds: Seeds | None = None
     total_timesteps: Count | None = None
     judgement: Judgement | None = None
+    published: Published | None = None  # the runs of others it stands beside
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
@@ -85,12 +87,13 @@ class Task(_Part):
 
 
 class Suite(_Part):
-    """A whole suite file."""
+    """A whole suite file. `references`: figures of others at protocols of their own, shown below its tasks and compared with nothing."""
 
     name: str
     description: str = ""
     seeds: Seeds
     episodes: Count = 100
+    references: Annotated[tuple[str, ...], _as_tuple] = ()
     tasks: Annotated[tuple[Task, ...], Field(min_length=1), _as_tuple]
 
 
@@ -121,6 +124,7 @@ class Group:
     note: str
     judgement: Judgement | None
     plans: tuple[Plan, ...]
+    published: Published | None = None
 
     @property
     def algorithm(self) -> str:
@@ -164,6 +168,8 @@ def plan_groups(suite: Suite, seeds: tuple[int, ...] | None = None, *, device: s
     """Every config of the suite with its runs, all loaded and checked. `seeds` replaces the suite's own. Runs side by side share the
     machine: one thread each, and no GPU unless `device` says so."""
     groups: dict[str, Group] = {}
+    for name in suite.references:
+        load_reference(name)
     for task in suite.tasks:
         for run in task.runs:
             name = _run_name(task, run)
@@ -173,7 +179,12 @@ def plan_groups(suite: Suite, seeds: tuple[int, ...] | None = None, *, device: s
                 dataclasses.replace(plan, config=plan.config.replace(device=device)) if device != "cpu" else plan
                 for plan in _plans(suite, task, run, seeds or run.seeds or suite.seeds)
             )
-            groups[name] = Group(name, task, run.note or run.label, run.judgement or task.judgement, plans)
+            if run.published is not None:
+                try:
+                    run.published.check(plans[0].config.env_id, plans[0].config.env_kwargs)
+                except ConfigError as error:
+                    raise ConfigError(f"suite {suite.name}: {name}: {error}") from None
+            groups[name] = Group(name, task, run.note or run.label, run.judgement or task.judgement, plans, run.published)
     return tuple(groups.values())
 
 

@@ -6,16 +6,22 @@ import statistics
 from collections.abc import Iterable, Sequence
 
 from rl_training.ledger.records import Record, by_group
+from rl_training.ledger.statistics import Estimate
 from rl_training.ledger.suites import Group
 
 
 def number(value: float) -> str:
-    """Four significant digits, and no more zeros than there are: 500, 476.5, −83.21."""
-    return f"{value:.4g}".replace("-", "−")
+    """Four significant digits, and no more zeros than there are: 500, 476.5, −83.21; a large number whole: 14,800."""
+    return (f"{value:.4g}" if abs(value) < 9_999.5 else f"{value:,.0f}").replace("-", "−")
 
 
 def numbers(values: Iterable[float]) -> str:
     return ", ".join(number(value) for value in values)
+
+
+def estimate(value: Estimate) -> str:
+    """A statistic with its interval, where it has one: 490.8 [481.1, 500]."""
+    return number(value.point) if value.low == value.high else f"{number(value.point)} [{number(value.low)}, {number(value.high)}]"
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
