@@ -18,8 +18,9 @@ import ledger_runs
 from browser import Browser, find_browser
 from rl_training.cli import main
 from rl_training.errors import UserError
-from rl_training.ledger import report
-from rl_training.ledger.report import PAGE, find_runs, page_data, render, thinned, write_report
+from rl_training.ledger import run_views
+from rl_training.ledger.report import PAGE, page_data, render, thinned, write_report
+from rl_training.ledger.run_views import find_runs
 from rl_training.ledger.statistics import Statistics
 
 EVIL = "</script><img src=x onerror='window.broken = 1'>"
@@ -214,6 +215,13 @@ def in_node(expression: str) -> Any:
         # 10 steps took 2 seconds, the next 10 took 8: step 15 came at 2 + 4
         ("page.overTime([[5, 1], [15, 2], [99, 3]], [[0, 0], [10, 2], [20, 10]])", [[1, 1], [6, 2]]),
         ("page.overTime([[5, 1]], [])", []),
+        # only training has a line to draw: it is drawn whatever was asked for, and what has one is never taken away
+        ("page.kindOf([{runs: [{curves: {evaluation: [[1, 1]], training: [[1, 1], [2, 2]]}}]}], 'evaluation')", "training"),
+        ("page.kindOf([{runs: [page.asRun([[1, 1]])]}], 'evaluation')", "evaluation"),
+        ("page.kindOf([{runs: [{curves: {evaluation: [[1, 1], [2, 2]], training: []}}]}], 'training')", "evaluation"),
+        ("page.withPublished([{published: 1}, {published: null}], 'training', 'steps')", [{"published": 1}, 1, {"published": None}]),
+        ("page.withPublished([{published: 1}], 'evaluation', 'steps')", [{"published": 1}]),
+        ("page.withPublished([{published: 1}], 'training', 'time')", [{"published": 1}]),
         ("new Set([...Array(24).keys()].map((index) => JSON.stringify(page.looks(index)))).size", 24),
         ("[500, 476.512, 0.00012345, 'x', null, [1, 'a']].map(page.show)", ["500", "476.5", "0.0001234", "x", "", '[1,"a"]']),
         ("[{a: 10}, {a: null}, {a: 9}].sort(page.compareBy('a', true)).map((row) => row.a)", [9, 10, None]),
@@ -409,6 +417,66 @@ def test_what_a_run_is_called_stays_text_and_nothing_is_asked_for(page: Browser)
     assert page.problems == []
 
 
+# Beside what others published
+
+
+def write_atari(folder: Path, env_kwargs: dict[str, Any], game: str = "Pong") -> Path:
+    """Two seeds of the suite's DQN on a game: one evaluation, and training returns of four stretches."""
+    folder.mkdir(exist_ok=True)
+    for seed in (1, 2):
+        raw = ledger_runs.record(f"dqn__atari_{game.lower()}__seed{seed}", "dqn", f"ALE/{game}-v5", suite="atari", wall_time_s=600.0)
+        raw["config"] |= {"total_timesteps": 1_000_000, "env_kwargs": env_kwargs}
+        raw |= {"curve": [[1_000_000, -5.0]], "training": [[250_000 * k, -20.0 + 3 * k + seed, 300] for k in (1, 2, 3, 4)]}
+        (folder / f"{raw['name']}.json").write_text(json.dumps(raw))
+    return folder
+
+
+def test_published_runs_stand_beside_the_suites_own_as_far_as_those_go(tmp_path: Path) -> None:
+    (group,) = page_data(list(find_runs([write_atari(tmp_path, {"preset": "dopamine"})])), Statistics(frozen=True))["groups"]
+    assert group["published"]["title"] == "Dopamine: DQN CNN, 5 runs"
+    assert [[step for step, _ in run] for run in group["published"]["curves"]] == [[250_000, 500_000, 750_000, 1_000_000]] * 5
+
+
+@pytest.mark.parametrize("change", [{"env_kwargs": {"preset": "sb3"}}, {"game": "Tennis"}])
+def test_runs_that_were_played_otherwise_stand_alone(tmp_path: Path, change: dict[str, Any]) -> None:
+    runs = list(find_runs([write_atari(tmp_path, **{"env_kwargs": {"preset": "dopamine"}, **change})]))
+    assert len(runs) == 2 and all(run.published is None for run in runs)
+
+
+@pytest.mark.parametrize("suite", [None, 3, "nobody's", ["atari"], "classic"])
+def test_a_record_of_no_shipped_suite_has_nothing_beside_it(tmp_path: Path, suite: Any) -> None:
+    write_atari(tmp_path, {"preset": "dopamine"})
+    for path in tmp_path.glob("*.json"):
+        path.write_text(json.dumps({**json.loads(path.read_text()), "suite": suite}))
+    assert [run.published for run in find_runs([tmp_path])] == [None, None]
+
+
+def test_it_draws_our_training_beside_theirs_with_both_bands(browser: Browser, tmp_path: Path) -> None:
+    write_records(tmp_path / "records")
+    write_atari(tmp_path / "records", {"preset": "dopamine"})
+    write_report([tmp_path / "records"], tmp_path / "page.html")
+    browser.problems.clear()
+    browser.open(tmp_path / "page.html")
+    browser.run("task.selectedIndex = [...task.options].findIndex((each) => each.value.includes('Pong')); task.onchange()")
+    assert browser.run("curve.value") == "training"  # one evaluation makes no curve
+    ours, theirs = "dqn", "Dopamine: DQN CNN, 5 runs"
+    assert texts(browser, "#legend button") == texts(browser, "#curves .line title") == [ours, theirs]
+    assert count(browser, "#curves .band") == 2 and "Dotted" in texts(browser, "#published")[0]
+    drawn = {
+        key: browser.run(f"[...document.querySelectorAll('#curves .line')].map((line) => line.getAttribute('{key}'))")
+        for key in ("stroke", "stroke-dasharray")
+    }
+    assert len(set(drawn["stroke"])) == 1 and len(set(drawn["stroke-dasharray"])) == 2
+    browser.run("document.querySelectorAll('#legend button')[1].click()")
+    assert texts(browser, "#curves .line title") == [ours]
+    browser.run("document.querySelectorAll('#legend button')[1].click()")
+    browser.run("axis.value = 'time'; axis.onchange()")  # nobody knows how long theirs took
+    assert texts(browser, "#legend button") == texts(browser, "#curves .line title") == [ours] and texts(browser, "#published") == [""]
+    browser.run("axis.value = 'steps'; axis.onchange(); task.value = 'CartPole-v1'; task.onchange()")
+    assert browser.run("curve.value") == "evaluation" and count(browser, "#curves .line") == 2
+    assert browser.problems == []
+
+
 @pytest.mark.parametrize(
     "config",
     [
@@ -462,4 +530,4 @@ def test_a_huge_line_of_measurements_is_not_read_at_once(tmp_path: Path, monkeyp
     monkeypatch.setattr("rl_training.experiment.files.LONGEST_LINE", 64)
     metrics = tmp_path / "metrics.jsonl"
     metrics.write_text('{"step": 1}\n{"step": 2, "text": "' + "x" * 200 + '"}\n{"step": 3}\n')
-    assert [record["step"] for record in report._measurements(metrics)] == [1, 3]
+    assert [record["step"] for record in run_views._measurements(metrics)] == [1, 3]

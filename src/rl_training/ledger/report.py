@@ -8,62 +8,21 @@ from __future__ import annotations
 import json
 import math
 import os
-import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rl_training.errors import RunError, UserError
-from rl_training.experiment.credentials import masked
-from rl_training.experiment.explain import shown
-from rl_training.experiment.files import is_regular, read_json, read_lines, reason, write_text
-from rl_training.experiment.runs import MAX_METADATA_BYTES
-from rl_training.experiment.settings import MOST
-from rl_training.experiment.yaml_text import read_yaml
-from rl_training.ledger.records import CIRCUMSTANCES, read_record
+from rl_training.experiment.files import is_regular, write_text
+from rl_training.ledger.records import CIRCUMSTANCES
+from rl_training.ledger.references import Published
+from rl_training.ledger.run_views import RunView, find_runs, finite_number
 from rl_training.ledger.statistics import Statistics
 
 PAGE = Path(__file__).resolve().parent.parent / "assets" / "report"
 MOST_POINTS = 400  # of one curve: a page of many long runs stays small
 STATISTICS = "statistics.json"
-
-
-@dataclass(frozen=True)
-class RunView:
-    """What the page knows of a run, whichever way it was recorded."""
-
-    name: str
-    algorithm: str
-    label: str
-    config: Mapping[str, Any]
-    about: Mapping[str, Any]
-    judged: str
-    best: float | None
-    final: float | None
-    seconds: float | None
-    evaluation: Sequence[tuple[int, float]]
-    training: Sequence[tuple[int, float]]
-    elapsed: Sequence[tuple[int, float]]
-    """Seconds until a step."""
-
-    @property
-    def task(self) -> str:
-        """The environment, with what changes it."""
-        kwargs = self.config.get("env_kwargs") or {}
-        changes = [json.dumps(kwargs, ensure_ascii=False)] if kwargs else []
-        return " ".join([str(self.config.get("env_id", "?")), *changes])
-
-    @property
-    def last_step(self) -> int:
-        return max((curve[-1][0] for curve in (self.evaluation, self.training) if curve), default=0)
-
-    @property
-    def identity(self) -> str:
-        """Runs that differ in nothing but their seed and circumstances have the same."""
-        same = {key: value for key, value in self.config.items() if key not in CIRCUMSTANCES}
-        return json.dumps([self.algorithm, self.label, self.judged, same], sort_keys=True, default=str)
 
 
 def write_report(sources: Sequence[Path], output: Path, *, intervals: bool = False) -> str:
@@ -89,135 +48,6 @@ def _statistics(sources: Sequence[Path], compute: bool) -> Statistics:
         return Statistics()
     beside = [folder / STATISTICS for source in sources for folder in (source, source.parent)]
     return Statistics.load(next((path for path in beside if path.is_file()), Path(STATISTICS)), frozen=True)
-
-
-# Finding
-
-
-def find_runs(sources: Iterable[Path]) -> Iterator[RunView]:
-    for source in sources:
-        if source.is_file():
-            view = _record_view(source)
-            if view is None:
-                raise UserError(f"{source}: is no record of a run")
-            yield view
-        elif source.is_dir():
-            yield from _walk(source)
-        else:
-            raise UserError(f"{source}: no such file or folder")
-
-
-def _walk(source: Path) -> Iterator[RunView]:
-    for place, folders, files in os.walk(source):
-        folders.sort()
-        folder = Path(place)
-        if "config.yaml" in files and "metrics.jsonl" in files and is_regular(folder / "metrics.jsonl"):
-            folders.clear()  # checkpoints have nothing for us
-            yield _directory_view(folder)
-            continue
-        for file in sorted(files):
-            if file.endswith(".json"):
-                view = _record_view(folder / file)
-                if view is not None:
-                    yield view
-
-
-def _record_view(path: Path) -> RunView | None:
-    """The record at `path`; None where the file is some other JSON."""
-    try:
-        record = read_record(path)
-        episodes = int(record.final.get("eval_episodes", 0))
-    except (OSError, ValueError, OverflowError):  # a UserError is a ValueError
-        return None
-    raw = record.raw
-    about = {key: raw[key] for key in ("suite", "config_file", "best_step", "num_updates", "git", "machine", "versions") if raw.get(key)}
-    return RunView(
-        name=record.name,
-        algorithm=record.algorithm,
-        label=record.label,
-        config=plain(record.config),
-        about=plain(about),
-        judged=f"{episodes} fresh greedy episodes",
-        best=record.score("best"),
-        final=record.score("final"),
-        seconds=_number(raw.get("wall_time_s")),
-        evaluation=record.curve,
-        training=[],
-        elapsed=_even(record.steps, _number(raw.get("wall_time_s"))),
-    )
-
-
-def _directory_view(folder: Path) -> RunView:
-    config = read_yaml(folder / "config.yaml")
-    if not isinstance(config, dict):
-        raise UserError(f"{folder / 'config.yaml'}: is no config")
-    config = plain(config)
-    try:
-        about = plain(read_json(folder / "metadata.json", limit=MAX_METADATA_BYTES))
-    except (OSError, ValueError):
-        about = {}
-    tags = config.get("tags")
-    measured = list(_measurements(folder / "metrics.jsonl"))
-    evaluation = _curve(measured, "eval/mean_reward")
-    elapsed = _curve(measured, "time/time_elapsed")
-    return RunView(
-        name=folder.name,
-        algorithm=str(config.get("algo", "?")),
-        label=" ".join(map(str, tags if isinstance(tags, list) else ())),
-        config=config,
-        about=about if isinstance(about, dict) else {},
-        judged="the run's own evaluations",
-        best=max((value for _, value in evaluation), default=None),
-        final=evaluation[-1][1] if evaluation else None,
-        seconds=elapsed[-1][1] if elapsed else None,
-        evaluation=evaluation,
-        training=_curve(measured, "rollout/ep_rew_mean"),
-        elapsed=[(0, 0.0), *elapsed] if elapsed else [],
-    )
-
-
-def _measurements(path: Path) -> Iterator[dict[str, Any]]:
-    try:
-        for line in read_lines(path):
-            try:
-                record = json.loads(line)
-            except (ValueError, RecursionError):  # a run that is going on, or was killed, may leave half a line
-                continue
-            if isinstance(record, dict) and isinstance(record.get("step"), int):
-                yield record
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({reason(error)})") from None
-
-
-def _curve(measured: Iterable[Mapping[str, Any]], key: str) -> list[tuple[int, float]]:
-    """By step; of two values at one step the later one, as a run that was resumed by hand may have them."""
-    values = ((record["step"], _number(record.get(key))) for record in measured)
-    return sorted({step: value for step, value in values if value is not None and abs(step) <= MOST}.items())
-
-
-def _even(steps: int, seconds: float | None) -> list[tuple[int, float]]:
-    """A record knows how long its run took in all: as if each step had taken the same."""
-    return [(0, 0.0), (steps, seconds)] if steps > 0 and seconds is not None and seconds > 0 else []
-
-
-def _number(value: Any) -> float | None:
-    """A finite number as it is, anything else as None."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= sys.float_info.max:
-        return None
-    return float(value)
-
-
-def plain(value: Any) -> Any:
-    """What YAML or JSON of anybody's held, as JSON can hold it: text for keys, dates and bytes; no passwords."""
-    if value is None or isinstance(value, (bool, str)):
-        return masked(value)
-    if isinstance(value, (int, float)):
-        return value if isinstance(value, float) or value.bit_length() <= 1_024 else shown(value)
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple, set)):
-        return [plain(item) for item in value]
-    return shown(value)
 
 
 # The page
@@ -256,8 +86,10 @@ def _one_per_seed(runs: Sequence[RunView], members: Sequence[int]) -> Iterator[i
 
 def _group(title: str, runs: Sequence[RunView], statistics: Statistics) -> dict[str, Any]:
     first = runs[0]
-    steps = _number(first.config.get("total_timesteps"))
+    steps = finite_number(first.config.get("total_timesteps"))
     found: dict[str, Any] = {"title": title, "task": first.task, "judged": first.judged, "steps": steps}
+    if first.published is not None:
+        found["published"] = _published(first.published, str(first.config.get("env_id")), steps)
     best = [run.best for run in runs if run.best is not None]
     final = [run.final for run in runs if run.final is not None]
     if len(runs) > 2 and len(best) == len(final) == len(runs):  # of fewer a bootstrap says nothing
@@ -266,14 +98,23 @@ def _group(title: str, runs: Sequence[RunView], statistics: Statistics) -> dict[
     return found
 
 
+def _published(beside: Published, env_id: str, steps: float | None) -> dict[str, Any] | None:
+    """Its curves, as far as ours go. None where they are no curves of training."""
+    reference = beside.reference
+    if reference.measure != "training" or not reference.curves:
+        return None
+    runs = [[point for point in run if steps is None or point[0] <= steps] for run in reference.runs(env_id, beside.row)]
+    return {"title": f"{beside.title}, {len(runs)} runs", "curves": runs}
+
+
 def _run(run: RunView, group: int) -> dict[str, Any]:
     return {
         "name": run.name,
         "group": group,
         "algorithm": run.algorithm,
         "task": run.task,
-        "seed": _number(run.config.get("seed")),
-        "steps": _number(run.config.get("total_timesteps")),
+        "seed": finite_number(run.config.get("seed")),
+        "steps": finite_number(run.config.get("total_timesteps")),
         "best": run.best,
         "final": run.final,
         "seconds": run.seconds,

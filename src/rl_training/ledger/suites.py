@@ -7,8 +7,10 @@ a config or a key that does not exist is found at once.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -162,6 +164,24 @@ def load_suite(name: str | Path) -> Suite:
         return Suite(**{"name": path.stem, **values})
     except ValidationError as error:
         raise ConfigError(f"{name}: {one_line(error, unknown=lambda key: ' is not a key of a suite')}") from None
+
+
+@lru_cache
+def _shipped_suite(name: str) -> Suite:
+    return load_suite(name)
+
+
+def published_beside(suite: object, group: str, env_id: str, env_kwargs: object) -> Published | None:
+    """The runs of others that a shipped suite puts beside the runs `group`, where these were played as the suite says."""
+    if not isinstance(suite, str) or suite not in shipped_suites():
+        return None
+    for task in _shipped_suite(suite).tasks:
+        for run in task.runs:
+            if run.published is not None and _run_name(task, run) == group:
+                with suppress(ConfigError):
+                    run.published.check(env_id, env_kwargs if isinstance(env_kwargs, Mapping) else {})
+                    return run.published
+    return None
 
 
 def plan_groups(suite: Suite, seeds: tuple[int, ...] | None = None, *, device: str = "cpu") -> tuple[Group, ...]:

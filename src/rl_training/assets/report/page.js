@@ -95,6 +95,23 @@ function compareBy(key, ascending) {
   };
 }
 
+// A run that somebody else published, as far as the page needs one: its training returns by step.
+function asRun(curve) {
+  return { curves: { evaluation: [], training: curve }, elapsed: [] };
+}
+
+// The kind of curve to draw of these groups: what is asked for, or the other where only that one has more than a point.
+function kindOf(groups, asked) {
+  const drawn = (kind) => groups.some((group) => group.runs.some((run) => run.curves[kind].length > 1));
+  const other = asked === "training" ? "evaluation" : "training";
+  return !drawn(asked) && drawn(other) ? other : asked;
+}
+
+// Groups, each followed by the published runs it stands beside, where those have a curve to draw.
+function withPublished(groups, kind, axis) {
+  return kind !== "training" || axis !== "steps" ? groups : groups.flatMap((group) => (group.published ? [group, group.published] : [group]));
+}
+
 // Keys of all runs in the order they first appear, and whether the runs agree in them.
 function sideBySide(objects) {
   const keys = [...new Set(objects.flatMap((object) => Object.keys(object)))];
@@ -107,6 +124,8 @@ function sideBySide(objects) {
 // Told apart by the eye on light and dark ground, colour-blind or not; the dash changes when the colours begin again.
 const COLOURS = ["#0077bb", "#e06000", "#009e73", "#cc79a7", "#c49000", "#8a6fd1"];
 const DASHES = ["none", "8 4", "2 3", "10 3 2 3"];
+const DOTS = "1 5"; // runs that somebody else published, in the colour of ours beside them
+const PUBLISHED = "Dotted: training returns that others published, at the same steps and in the same protocol, with the band over their runs.";
 const FEW = 5; // lines that are shown of a task before anybody asks for more
 
 function looks(index) {
@@ -114,7 +133,7 @@ function looks(index) {
 }
 
 if (typeof module !== "undefined") {
-  module.exports = { compareBy, iqm, looks, overTime, quantile, show, sideBySide, summarise, ticks, valueAt };
+  module.exports = { asRun, compareBy, iqm, kindOf, looks, overTime, quantile, show, sideBySide, summarise, ticks, valueAt, withPublished };
 }
 
 // The page. Text reaches it by textContent alone: nothing a run is called is ever read as HTML.
@@ -232,9 +251,15 @@ function start() {
       group[`${policy}_low`] = group.intervals ? group.intervals[policy][1] : null;
     }
     group.seeds = group.runs.length;
+    if (group.published) Object.assign(group.published, { runs: group.published.curves.map(asRun), steps: group.steps });
   });
   const ofTask = (task) => groups.filter((group) => group.task === task).sort(compareBy("final", false));
-  for (const task of tasks) ofTask(task).forEach((group, index) => Object.assign(group, looks(index)));
+  for (const task of tasks) {
+    ofTask(task).forEach((group, index) => {
+      Object.assign(group, looks(index));
+      if (group.published) Object.assign(group.published, { colour: group.colour, dash: DOTS });
+    });
+  }
   at("summary").textContent = data.summary;
   at("task").append(...tasks.map((task) => element("option", { value: task, title: task }, task)));
 
@@ -252,8 +277,15 @@ function start() {
     return ofTask(at("task").value).filter((group) => budget === "" || String(group.steps) === budget);
   }
 
+  // What has a line: those, and the published runs beside them.
+  function drawable() {
+    return withPublished(candidates(), at("curve").value, at("axis").value);
+  }
+
   function showBest() {
-    candidates().forEach((group, index) => { if (index < FEW) hidden.delete(group); else hidden.add(group); });
+    candidates().forEach((group, index) => {
+      for (const each of group.published ? [group, group.published] : [group]) if (index < FEW) hidden.delete(each); else hidden.add(each);
+    });
   }
 
   function chooseTask() {
@@ -262,24 +294,26 @@ function start() {
     at("budget").replaceChildren(...choices, ...(budgets.length > 1 ? [element("option", { value: "" }, "all of them")] : []));
     at("budget").value = String(usual);
     at("budget").disabled = budgets.length < 2;
+    at("curve").value = kindOf(candidates(), at("curve").value);
     showBest();
     drawLegend();
     drawCurves();
     drawMultiples();
   }
 
-  function curveOf(run) {
-    const curve = run.curves[at("curve").value];
+  function curveOf(run, kind = at("curve").value) {
+    const curve = run.curves[kind];
     return at("axis").value === "time" ? overTime(curve, run.elapsed) : curve;
   }
 
-  function lineOf(group, band) {
-    const curves = group.runs.map(curveOf).filter((curve) => curve.length);
+  function lineOf(group, band, kind) {
+    const curves = group.runs.map((run) => curveOf(run, kind)).filter((curve) => curve.length);
     return { title: group.title, colour: group.colour, dash: group.dash, points: summarise(curves, at("centre").value, band) };
   }
 
   function drawCurves() {
-    const lines = candidates().filter((group) => !hidden.has(group)).map((group) => lineOf(group, at("band").value));
+    const lines = drawable().filter((group) => !hidden.has(group)).map((group) => lineOf(group, at("band").value));
+    at("published").textContent = drawable().some((group) => !candidates().includes(group)) ? PUBLISHED : "";
     const inTime = at("axis").value === "time";
     const stepAt = draw(at("curves"), lines, { label: inTime ? "seconds" : "environment steps" });
     at("tip").hidden = true;
@@ -300,7 +334,7 @@ function start() {
   }
 
   function drawLegend() {
-    at("legend").replaceChildren(...candidates().map((group) => {
+    at("legend").replaceChildren(...drawable().map((group) => {
       const toggle = () => { if (!hidden.delete(group)) hidden.add(group); drawLegend(); drawCurves(); };
       return element("button", { type: "button", "aria-pressed": String(!hidden.has(group)), onclick: toggle }, swatch(group), group.title);
     }));
@@ -315,7 +349,7 @@ function start() {
       const current = String(task === at("task").value);
       const { usual } = budgetsOf(task);
       const best = ofTask(task).filter((group) => group.steps === usual).slice(0, FEW);
-      const lines = best.map((group) => lineOf(group, "none"));
+      const lines = best.map((group) => lineOf(group, "none", kindOf(best, at("curve").value)));
       draw(picture, lines, { width: 480, height: 240, small: true });
       return element("button", { type: "button", title: task, "aria-pressed": current, onclick: choose }, element("span", {}, task), picture);
     }));
@@ -371,7 +405,7 @@ function start() {
     draw(at("compared"), picked.map((run, index) => ({
       title: run.name,
       ...looks(index),
-      points: curveOf(run).map(([step, value]) => [step, value, null, null]),
+      points: curveOf(run, kindOf([{ runs: picked }], at("curve").value)).map(([step, value]) => [step, value, null, null]),
     })), { label: at("axis").value === "time" ? "seconds" : "environment steps" });
     const facts = picked.map((run) => ({ best: run.best, final: run.final, seconds: run.seconds, ...run.config, ...run.about }));
     const head = element("tr", {}, element("th", { scope: "col" }, ""));
@@ -401,10 +435,10 @@ function start() {
   at("task").onchange = chooseTask;
   at("budget").onchange = () => { showBest(); redraw(); };
   for (const id of ["centre", "band"]) at(id).onchange = drawCurves;
-  for (const id of ["curve", "axis"]) at(id).onchange = () => { drawCurves(); drawMultiples(); drawComparison(); };
+  for (const id of ["curve", "axis"]) at(id).onchange = () => { redraw(); drawMultiples(); drawComparison(); };
   at("few").onclick = () => { showBest(); redraw(); };
-  at("all").onclick = () => { candidates().forEach((group) => hidden.delete(group)); redraw(); };
-  at("none").onclick = () => { candidates().forEach((group) => hidden.add(group)); redraw(); };
+  at("all").onclick = () => { drawable().forEach((group) => hidden.delete(group)); redraw(); };
+  at("none").onclick = () => { drawable().forEach((group) => hidden.add(group)); redraw(); };
   at("filter").oninput = drawRuns;
   at("differences").onchange = drawComparison;
   at("clear").onclick = () => { chosen.clear(); drawRuns(); drawComparison(); };
