@@ -1,10 +1,12 @@
-"""The three ways a run can fail to go on, each with the exit code of the command line.
+"""The three ways a run can fail to go on, each with the exit code of the command line, and warnings.
 
 Messages are one line and say what is wrong and where, because they are shown without a traceback.
 """
 
 from __future__ import annotations
 
+import inspect
+import warnings
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,8 +32,11 @@ class RunError(RuntimeError):
     """A failure while running: exit code 1, the last checkpoint stays loadable."""
 
 
-class Interrupted(RunError):
-    """SIGINT or SIGTERM, after a checkpoint was saved: exit code 128 + signal number."""
+class Interrupted(RunError, KeyboardInterrupt):
+    """SIGINT or SIGTERM, after a checkpoint was saved: exit code 128 + signal number.
+
+    A KeyboardInterrupt too: who catches Ctrl-C around `learn` catches this.
+    """
 
     def __init__(self, message: str, *, signum: int, run_dir: Path | None = None) -> None:
         super().__init__(message)
@@ -39,3 +44,13 @@ class Interrupted(RunError):
 
     def __reduce__(self) -> tuple[Any, ...]:  # a worker process hands its error to the one that started it
         return partial(Interrupted, signum=self.signum, run_dir=self.run_dir), self.args
+
+
+def warn(text: str, category: type[Warning] = UserWarning) -> None:
+    """Warns at the line that called into this package: one of ours would say nothing to whoever reads it."""
+    level, ours, frame = 1, 1, inspect.currentframe()
+    while frame is not None:
+        if str(frame.f_globals.get("__name__")).partition(".")[0] == __package__:
+            ours = level
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, category, stacklevel=ours + 1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import inspect
 import tempfile
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -15,8 +14,9 @@ from typing_extensions import Self
 
 from rl_training.api.environments import read_environment, require_maker
 from rl_training.api.keywords import SAID_OTHERWISE, RowSignature, documentation, unknown_keyword
-from rl_training.errors import CheckpointError, ConfigError, UserError
+from rl_training.errors import CheckpointError, ConfigError, Interrupted, UserError, warn
 from rl_training.experiment.config import TrainConfig, load_config, row_values
+from rl_training.experiment.explain import whole_number
 from rl_training.experiment.registry import get_algorithm_spec
 from rl_training.experiment.shipped import shipped_for
 
@@ -106,15 +106,23 @@ class ManagedAlgorithm:
         With `extend_schedule` they run over what this call makes the total, so that the rate at step t is that of t / new total.
         callbacks: one or several, each a `Callback` or a function `(run, step)` that is called after every step (False ends the run).
         """
-        from rl_training.runtime import workflows
         from rl_training.runtime.callbacks import as_callbacks
 
         if unknown:
             known = ("total_timesteps", "extend_schedule", "callbacks", "quiet")
             raise UserError(unknown_keyword(next(iter(unknown)), known, owner="learn"))
-        if total_timesteps is not None and total_timesteps < 1:
-            raise UserError(f"total_timesteps must be >= 1, got {total_timesteps}")
+        if total_timesteps is not None:
+            total_timesteps = whole_number(total_timesteps, "total_timesteps", least=1)
         watched = (self._watcher(), *as_callbacks(callbacks))  # first: a callback of the user's may raise
+        try:
+            return self._train(total_timesteps, extend_schedule=extend_schedule, callbacks=watched, quiet=quiet)
+        except Interrupted as error:  # told in short: where the run was when it noticed is of no interest
+            go_on = "" if self.checkpoint_path is None else "; learn() goes on from there"
+            raise Interrupted(f"{error}{go_on}", signum=error.signum, run_dir=error.run_dir) from None
+
+    def _train(self, total_timesteps: int | None, *, extend_schedule: bool, callbacks: tuple[Callback, ...], quiet: bool) -> TrainResult:
+        from rl_training.runtime import workflows
+
         self._policy = None
         if self.checkpoint_path is None:
             if total_timesteps is None:
@@ -125,9 +133,9 @@ class ManagedAlgorithm:
                 horizon = total_timesteps if extend_schedule else self.config.horizon
                 config = self.config.replace(total_timesteps=total_timesteps, schedule_timesteps=horizon)
             if self._hint is not None:
-                warnings.warn(self._hint, stacklevel=2)
+                warn(self._hint)
                 self._hint = None
-            result = workflows.train(config, callbacks=watched, env=self._env, quiet=quiet)
+            result = workflows.train(config, callbacks=callbacks, env=self._env, quiet=quiet)
         else:
             from rl_training.experiment.checkpointing import find_run, open_checkpoint
 
@@ -140,7 +148,7 @@ class ManagedAlgorithm:
                 where: dict[str, Any] = {"total_timesteps": end, "extend_schedule": extend_schedule, "output_dir": new_in, "env": self._env}
                 where |= {"trackers": self.config.trackers, "schedules": self._schedules}  # what no file holds: passwords, callables
                 where["ray_address"] = self.config.ray_address
-                result = workflows.resume_training(path, callbacks=watched, quiet=quiet, **where)
+                result = workflows.resume_training(path, callbacks=callbacks, quiet=quiet, **where)
         self.checkpoint_path, self._goes_on_in_place, self._total_is_unsaid = result.checkpoint_path, True, False
         return result
 
@@ -196,9 +204,15 @@ class ManagedAlgorithm:
         at = "untrained"
         if self.checkpoint_path is not None:
             step = self.checkpoint_path.resolve().name.removeprefix("step_")
-            steps = f"step {int(step):,} of {self.config.total_timesteps:,}" if step.isdecimal() else "loaded"
+            total = self.config.total_timesteps
+            steps = "loaded" if not step.isdecimal() else f"step {int(step):,}" + (f" of {total:,}" if int(step) < total else "")
             at = f"{steps}, {self.checkpoint_path}"
         return f"{type(self).__name__}({self.config.env_id!r}, seed={self.config.seed}: {at})"
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """A pickle would hold the name of a checkpoint, not what was learned, and two copies would train in one run."""
+        name = type(self).__name__
+        raise UserError(f"{name} is neither pickled nor copied: agent.save(path) writes what it has learned, {name}.load(path) reads it")
 
     def evaluate(self, num_episodes: int = 20, *, seed: int | None = None) -> dict[str, float]:
         """Greedy episodes with what was learned last: a dict with `eval_return_mean`, `eval_return_std`, ..."""

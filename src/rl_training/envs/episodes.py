@@ -18,7 +18,6 @@ the pair: a wrapper around it may hold something that is not in its state.
 from __future__ import annotations
 
 import copy
-import warnings
 import zlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, SupportsFloat, TypedDict, cast
@@ -28,7 +27,7 @@ import numpy as np
 
 from rl_training.envs.masks import KEY as MASK
 from rl_training.envs.masks import EnvMasks, MaskError
-from rl_training.errors import RunError
+from rl_training.errors import RunError, warn
 
 if TYPE_CHECKING:
     from rl_training.types import Array, State
@@ -172,7 +171,7 @@ class ReplayableEpisodes(gym.Wrapper[Any, Any, Any, Any]):
         try:
             super().close()
         except FAILURES as error:
-            warnings.warn(f"environment {self._env_index} raised {one_line(error)} in close()", RuntimeWarning, stacklevel=2)
+            warn(f"environment {self._env_index} raised {one_line(error)} in close()", RuntimeWarning)
 
     def saved_episode(self) -> SavedEpisode:
         state = None if self._saving is None else self._saving.save_state()

@@ -7,7 +7,6 @@ length and the end. Where it did not, a fresh episode begins.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -15,6 +14,7 @@ import gymnasium as gym
 import numpy as np
 
 from rl_training.envs.episodes import MAX_RECORDED, EpisodeRecord, Replay, SavedEpisode
+from rl_training.errors import warn
 
 if TYPE_CHECKING:
     from rl_training.types import Array, State
@@ -58,7 +58,7 @@ class EpisodeKeeper:
         said = bool(self.note)
         self.note = f"environment {self._listed(indices)} {TOO_LONG}" if indices else ""
         if indices and not said:
-            warnings.warn(self.note, RuntimeWarning, stacklevel=2)
+            warn(self.note, RuntimeWarning)
 
     def restore(self, saved: dict[str, Array], states: Sequence[State | None], reset: Callable[..., Array]) -> tuple[Array, Array]:
         """Plays the records again, or restores the states.
@@ -90,13 +90,12 @@ class EpisodeKeeper:
             for i, (replay, record) in enumerate(zip(replays, records, strict=True))
         ]
         if not kept.all():
-            warnings.warn(f"environment {self._listed(np.flatnonzero(~kept))} {TOO_LONG}", RuntimeWarning, stacklevel=3)
+            warn(f"environment {self._listed(np.flatnonzero(~kept))} {TOO_LONG}", RuntimeWarning)
         if not (restored | ~kept).all():
-            warnings.warn(
+            warn(
                 f"environment {self._listed(np.flatnonzero(kept & ~restored))}: playing the saved episode again did not arrive at the "
                 "saved observation (it is not deterministic); a fresh episode begins there",
                 RuntimeWarning,
-                stacklevel=3,
             )
         if not restored.all():
             obs[~restored] = reset(options={"reset_mask": ~restored})[~restored]

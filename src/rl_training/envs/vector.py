@@ -15,7 +15,6 @@ Keep them as long as you like, and do not write to them: `final_obs` *is* `obs` 
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -31,7 +30,7 @@ from rl_training.envs.normalize import ObservationNormalizer, RewardNormalizer
 from rl_training.envs.restoring import EpisodeKeeper, Workers
 from rl_training.envs.spaces import describe_action_space, first_action
 from rl_training.envs.stacking import FrameStacker, require_stack
-from rl_training.errors import CheckpointError, RunError, UserError
+from rl_training.errors import CheckpointError, RunError, UserError, warn
 from rl_training.types import EnvStep, Episode, RawStep, State
 
 if TYPE_CHECKING:
@@ -227,7 +226,7 @@ class VectorEnvs:
         try:
             self._env.close()
         except FAILURES as error:
-            warnings.warn(f"the environments raised {one_line(error)} in close()", RuntimeWarning, stacklevel=2)
+            warn(f"the environments raised {one_line(error)} in close()", RuntimeWarning)
 
     def cut_episodes(self) -> tuple[list[int], ...]:
         """For each environment, which of its episodes `max_steps` ended."""

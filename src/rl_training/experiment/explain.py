@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import numbers
 import reprlib
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
+
+from rl_training.errors import ConfigError
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -28,6 +31,16 @@ _SHORT = _Short()
 def shown(value: object) -> str:
     """A value as a message shows it: whole where it is short."""
     return " ".join(_SHORT.repr(value).split())
+
+
+def whole_number(value: object, name: str, *, least: int) -> int:
+    """An argument that counts something; ConfigError in the words of a config's keys where it is none."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        write = f"; write {int(value)}" if isinstance(value, float) and value.is_integer() else ""
+        raise ConfigError(f"{name} must be an integer, got {shown(value)}{write}")
+    if value < least:
+        raise ConfigError(f"{name} must be >= {least}, got {shown(int(value))}")
+    return int(value)
 
 
 def nearest(name: object, candidates: Iterable[str]) -> str | None:

@@ -11,11 +11,10 @@ import inspect
 import logging
 import os
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from rl_training.errors import ConfigError, RunError
+from rl_training.errors import ConfigError, RunError, warn
 from rl_training.experiment.credentials import MASK, masked
 from rl_training.experiment.explain import did_you_mean, shown
 
@@ -106,7 +105,7 @@ class _Forgiving:
         except Exception as error:  # as above; metrics.jsonl has every record
             self._failed = True
             reason = masked(" ".join(f"{type(error).__name__}: {error}".split()))
-            warnings.warn(f"{self._name} failed {when} and is left out from here on ({reason})", RuntimeWarning, stacklevel=4)
+            warn(f"{self._name} failed {when} and is left out from here on ({reason})", RuntimeWarning)
 
 
 class WandbSink:

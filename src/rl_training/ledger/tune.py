@@ -21,7 +21,7 @@ from typing_extensions import Self
 
 from rl_training.errors import ConfigError, RunError, UserError
 from rl_training.experiment.config import Override, build_config, find_config
-from rl_training.experiment.explain import one_line
+from rl_training.experiment.explain import one_line, whole_number
 from rl_training.experiment.files import failing_as_run_error, write_text
 from rl_training.experiment.settings import ValueSettings
 from rl_training.experiment.yaml_text import read_mapping, read_yaml
@@ -164,8 +164,7 @@ def make_search(
     if total_timesteps is not None:
         base = {**base, "total_timesteps": total_timesteps}
     _require_fresh(seeds)
-    if episodes < 1:
-        raise ConfigError(f"the number of episodes must be at least 1, got {episodes}")
+    episodes = whole_number(episodes, "the number of episodes", least=1)
     space = load_space(space_file) if space_file is not None else space_of(config.algo)
     search = Search(config_file, base, space.space, tuple(seeds), episodes, policy)
     search.check()

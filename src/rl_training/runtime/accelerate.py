@@ -12,7 +12,6 @@ import importlib.util
 import os
 import shutil
 import sys
-import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -24,7 +23,7 @@ import torch
 from rl_training.algorithms.ppo import PPO
 from rl_training.algorithms.pqn import PQN
 from rl_training.algorithms.q_learner import QLearner
-from rl_training.errors import ConfigError
+from rl_training.errors import ConfigError, warn
 from rl_training.resources import speed_is_on
 from rl_training.runtime.actor import Actor
 from rl_training.runtime.off_policy import SampledUpdates, Updates
@@ -203,7 +202,7 @@ class CompilingUpdates:
                 done = str(compile_learner(updates.learner, batch, unpack))
         except Exception as error:  # whatever a compiler may raise: the run does not need it
             done = f"could not compile, goes on without: {' '.join(str(error).split())[:200]}"
-            warnings.warn(done, RuntimeWarning, stacklevel=2)
+            warn(done, RuntimeWarning)
             updates.packed, batch = False, unpack(batch)
         self._say("compilation", done)
         return updates.learn_from(batch, global_step)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -76,8 +77,22 @@ def _as_callback(given: object) -> Callback:
     if isinstance(given, type):
         raise UserError(f"callbacks must be Callback objects or functions, got the class {given.__name__}: make one, {given.__name__}(...)")
     if callable(given):
+        _require_two_arguments(given)
         return FunctionCallback(given)
     raise UserError(f"callbacks must be Callback objects or functions (run, step), got {given!r:.60}")
+
+
+def _require_two_arguments(function: Callable[..., object]) -> None:
+    """Before the run begins: one that cannot be called would end it at its first step."""
+    try:
+        signature = inspect.signature(function)
+    except (ValueError, TypeError):  # a built-in that does not say what it takes
+        return
+    try:
+        signature.bind(None, None)
+    except TypeError:
+        name = getattr(function, "__name__", type(function).__name__)
+        raise UserError(f"a function in callbacks is called with (run, step), and {name} takes {signature}") from None
 
 
 def overriding(callbacks: Sequence[Callback], hook: str) -> list[Callback]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections import deque
 from collections.abc import Iterable, Mapping
 
 import numpy as np
 import torch
 
-from rl_training.errors import RunError
+from rl_training.errors import RunError, warn
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.logging import Sinks
 from rl_training.runtime.run_parts import Clock, Parts
@@ -105,20 +104,18 @@ class Reports:
     def _warn_of_cut_episodes(self, metrics: Mapping[str, float]) -> None:
         if metrics["eval_cut_episodes"] and not self._warned_cut:
             self._warned_cut = True
-            warnings.warn(
+            warn(
                 f"evaluation at step {self._clock.env_steps}: {metrics['eval_cut_episodes']} of {metrics['eval_episodes']} episodes went "
                 f"on after eval_max_steps = {self._config.eval_max_steps:,} steps; they were cut there and count as they stood",
                 RuntimeWarning,
-                stacklevel=3,
             )
 
     def _warn_of_clipping(self, share: float) -> None:
         if share > CLIPPED_SHARE_WARNING and not self._warned_clipping:
             self._warned_clipping = True
-            warnings.warn(
+            warn(
                 f"{share:.0%} of the target's mass lies outside [v_min, v_max] at step {self._clock.env_steps}: widen the support",
                 RuntimeWarning,
-                stacklevel=2,
             )
 
     def final(self) -> dict[str, float]:

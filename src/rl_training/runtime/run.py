@@ -7,14 +7,13 @@ was measured is reports.py's, what is saved saving.py's, and signals are signals
 from __future__ import annotations
 
 import contextlib
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import NoReturn
 
 from rl_training.envs.episodes import one_line
-from rl_training.errors import Interrupted, RunError, UserError
+from rl_training.errors import Interrupted, RunError, UserError, warn
 from rl_training.experiment.checkpointing import CheckpointStore, manifest_of
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.logging import JsonlSink, Sinks, TensorBoardSink
@@ -88,7 +87,7 @@ class Run:
             self._is_saved = existing is not None and checkpoint.manifest.get("for_resume", True)
         if checkpoint is not None and self.clock.env_steps >= self.total:
             text = f"the run is at its end already (step {self.clock.env_steps:,} of {self.total:,}): nothing is trained"
-            warnings.warn(f"{text}; a larger total_timesteps goes on", stacklevel=4)
+            warn(f"{text}; a larger total_timesteps goes on")
         purge = None if existing is None else self.clock.env_steps + 1
         trackers = open_trackers(self.config.trackers, self.directory)
         path = self.directory.path
@@ -116,7 +115,7 @@ class Run:
         except Exception as failure:  # a callback's, in `on_end`
             if error is None:
                 raise
-            warnings.warn(f"{one_line(failure)}, while the run was ending", RuntimeWarning, stacklevel=2)
+            warn(f"{one_line(failure)}, while the run was ending", RuntimeWarning)
         kept = f"the last checkpoint is {self.checkpoint_path}" if self.checkpoint_path else "no checkpoint had been saved yet"
         if isinstance(error, Asked) and self.signals.signum is not None:
             how = "asked twice, left at once without saving" if self.signals.came_twice else "interrupted while compiling"

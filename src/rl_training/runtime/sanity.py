@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 
-from rl_training.errors import ConfigError
+from rl_training.errors import ConfigError, warn
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.settings import RolloutSettings, ValueSettings
 from rl_training.runtime.schedules import end_at_zero
@@ -21,7 +20,7 @@ def check_sanity(config: TrainConfig) -> None:
             f"num_envs = {rollout}), so nothing would be learned: take {rollout} or more, or a smaller algo_kwargs.num_steps"
         )
     for text in _doubts(config, whole):
-        warnings.warn(text, stacklevel=4)
+        warn(text)
 
 
 def _doubts(config: TrainConfig, whole: int) -> Iterator[str]:

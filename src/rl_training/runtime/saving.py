@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import torch
 
 from rl_training.data.replay import WritesFiles
 from rl_training.envs.spaces import require_same_spaces
-from rl_training.errors import CheckpointError, RunError, UserError
+from rl_training.errors import CheckpointError, RunError, UserError, warn
 from rl_training.experiment.checkpointing import Checkpoint, CheckpointStore, manifest_of
 from rl_training.experiment.config import TrainConfig
 from rl_training.runtime.run_parts import Parts
@@ -61,7 +60,7 @@ def _restore(checkpoint: Checkpoint, parts: Parts) -> RunState:
     if replay is not None and saved is None:
         # Fill the memory again before learning from it, by the policy as it is.
         parts.actor.refill_from(state.env_steps)
-        warnings.warn(f"{checkpoint.path} holds no replay: the run goes on with an empty one, not exactly as it was", stacklevel=3)
+        warn(f"{checkpoint.path} holds no replay: the run goes on with an empty one, not exactly as it was")
     return state
 
 

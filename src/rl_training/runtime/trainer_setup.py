@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -254,18 +255,22 @@ def prepare(config: TrainConfig, env: EnvSource | None) -> Setup:
     return Setup(resolved, envs, network, device, seeds, spaces, notes, source)
 
 
+_ONE_AT_A_TIME = threading.RLock()  # modules draw their first weights from torch's global generator: there is one in a process
+
+
 def build_network(config: TrainConfig, spaces: Mapping[str, Any], seed: int, *, trains: bool = False) -> Network:
     """The row's network, initialised from its own seed without touching torch's global generator; with one thread, whatever the run has,
-    so that the seed alone decides."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with torch.random.fork_rng(devices=[]):
-            _require_fit(config, spaces, trains)
-            torch.manual_seed(seed)
-            return config.spec.build_network(config.settings, spaces)
-    finally:
-        torch.set_num_threads(threads)
+    so that the seed alone decides, also while other threads build theirs."""
+    with _ONE_AT_A_TIME:
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            with torch.random.fork_rng(devices=[]):
+                _require_fit(config, spaces, trains)
+                torch.manual_seed(seed)
+                return config.spec.build_network(config.settings, spaces)
+        finally:
+            torch.set_num_threads(threads)
 
 
 def _require_fit(config: TrainConfig, spaces: Mapping[str, Any], trains: bool) -> None:

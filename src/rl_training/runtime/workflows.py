@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -15,9 +14,10 @@ from rl_training.envs.normalize import ObservationNormalizer
 from rl_training.envs.spaces import require_same_spaces
 from rl_training.envs.vector import VectorEnvs
 from rl_training.envs.wrappers import parse_wrappers
-from rl_training.errors import CheckpointError, ConfigError, RunError, UserError
+from rl_training.errors import CheckpointError, ConfigError, RunError, UserError, warn
 from rl_training.experiment.checkpointing import Checkpoint, MissingCheckpoint, find_run, open_checkpoint, with_checkpoint
 from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.explain import whole_number
 from rl_training.experiment.runs import RunDirectory, is_run_directory
 from rl_training.experiment.schedules import Named
 from rl_training.experiment.settings import ValueSettings
@@ -137,10 +137,9 @@ def evaluate_checkpoint(
 
     `render` shows them in a window, `record` writes them to an .mp4 file; watched episodes are played one after another.
     """
-    if num_episodes < 1:
-        raise ConfigError(f"the number of episodes must be at least 1, got {num_episodes}")
-    if seed is not None and seed < 0:
-        raise ConfigError(f"seed must be >= 0, got {seed}")
+    num_episodes = whole_number(num_episodes, "the number of episodes", least=1)
+    if seed is not None:
+        seed = whole_number(seed, "seed", least=0)
     checkpoint, policy, statistics = with_checkpoint(path, lambda found: (found, policy_of(found), _statistics(found)))
     config = checkpoint.config
     require_allowed_env(config.env_id, source=checkpoint.path, env=env)
@@ -258,7 +257,7 @@ def _moved(
         if "auto" not in kinds and kinds[0] != kinds[1]:
             # A generator's state is its device's own (data/generators.py).
             text = f"the run began on {kinds[0]} and goes on on {kinds[1]}: with other draws and rounding, not exactly as it was"
-            warnings.warn(text, stacklevel=3)
+            warn(text)
             changes["precision"] = "auto"  # each kind of device has its own
     if config.ray_address is not None and ray_address is None:
         raise ConfigError(f"the run was on a Ray cluster ({config.ray_address!r:.100}): say which one it goes on with (--ray-address)")
@@ -272,7 +271,7 @@ def _moved(
         changes["algo_kwargs"] = {**config.algo_kwargs, **schedules}
     if config.compile is True and changes.get("device", config.device) == "cpu" and (missing := missing_toolchain()) is not None:
         # `auto` may have turned it on, on another machine
-        warnings.warn(f"the run goes on without compiling, with other rounding: {missing}", RuntimeWarning, stacklevel=3)
+        warn(f"the run goes on without compiling, with other rounding: {missing}", RuntimeWarning)
         changes["compile"] = False
     return config.replace(**changes) if changes else config
 

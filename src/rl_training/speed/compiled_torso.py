@@ -5,7 +5,6 @@ Pays where a torso is many small operations: IMPALA's residual blocks with spect
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor
 
 from rl_training.algorithms.q_learner import QLearner
+from rl_training.errors import warn
 from rl_training.models.image_torsos import ImageTorso
 from rl_training.types import Batch
 
@@ -61,7 +61,7 @@ def compile_torsos(learner: QLearner, batch: Batch) -> str:
         for torso, _ in pairs:
             torso.compiled = None
         said = f"torso could not be compiled, goes on without: {' '.join(str(error).split())[:200]}"
-        warnings.warn(said, RuntimeWarning, stacklevel=2)
+        warn(said, RuntimeWarning)
         return said
     finally:
         learner.generator.set_state(drawn)

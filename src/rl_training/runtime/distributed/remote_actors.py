@@ -10,7 +10,6 @@ are lost, which is counted and said. Only one that fails again and again, withou
 from __future__ import annotations
 
 import time
-import warnings
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,7 +18,7 @@ from typing import Any, NamedTuple
 from rl_training.data.replay import Replay
 from rl_training.data.storage import as_array
 from rl_training.envs.episodes import one_line
-from rl_training.errors import RunError, UserError
+from rl_training.errors import RunError, UserError, warn
 from rl_training.models.network import Network
 from rl_training.runtime.distributed.actor_process import ActorPlan, ActorProcess
 from rl_training.runtime.distributed.blocks import BLOCK_SECONDS, BLOCK_STEPS, Facts, Order, facts_of, facts_state
@@ -232,7 +231,7 @@ class RemoteActors:
         seat.starts += 1
         seat.process = self._start(seat.plan, index)
         lost = f", {lost_episodes} open episode{'s' * (lost_episodes > 1)} and what it had in flight are lost" if lost_episodes else ""
-        warnings.warn(f"actor {index} is started again{lost}: {_reason(error)}", RuntimeWarning, stacklevel=2)
+        warn(f"actor {index} is started again{lost}: {_reason(error)}", RuntimeWarning)
 
     # What a run asks beside
 
@@ -302,7 +301,7 @@ class RemoteActors:
         self.learns_from = int(states[0]["learns_from"])
         said = self._ask_all(lambda index: self._seats[index].process.load_state_dict.remote(states[index]), losing=0)
         for text in (text for texts in said for text in texts):
-            warnings.warn(text, RuntimeWarning, stacklevel=2)
+            warn(text, RuntimeWarning)
         for seat, each in zip(self._seats, states, strict=True):
             envs = each["envs"]
             seat.episodes_before = int(max(envs["episodes"])) if "episodes" in envs else int(envs["resets"])

@@ -10,7 +10,6 @@ Items go from an actor to a shard without passing the learner, which hands on a 
 
 from __future__ import annotations
 
-import warnings
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -23,7 +22,7 @@ from torch import Tensor
 from rl_training.data.generators import generator_state, load_generator_state
 from rl_training.data.sampled_ring import SampledBuffer
 from rl_training.envs.episodes import one_line
-from rl_training.errors import CheckpointError, RunError
+from rl_training.errors import CheckpointError, RunError, warn
 from rl_training.experiment.state_files import join_state, read_tensors, split_state, write_tensors
 from rl_training.runtime.distributed.cluster import Cluster
 from rl_training.types import Array, Batch, Items, State
@@ -153,7 +152,7 @@ class ShardedReplay:
         self._ray.kill(self._shards[index])
         self._shards[index] = self._start(index)
         text = f"replay shard {index} died and is started again: its {lost:,} items are lost ({one_line(error):.200})"
-        warnings.warn(text, RuntimeWarning, stacklevel=3)
+        warn(text, RuntimeWarning)
 
     def _refresh(self) -> None:
         for index, reference in enumerate([shard.facts.remote() for shard in self._shards]):
