@@ -32,18 +32,19 @@ class RunError(RuntimeError):
     """A failure while running: exit code 1, the last checkpoint stays loadable."""
 
 
-class Interrupted(RunError, KeyboardInterrupt):
-    """SIGINT or SIGTERM, after a checkpoint was saved: exit code 128 + signal number.
-
-    A KeyboardInterrupt too: who catches Ctrl-C around `learn` catches this.
-    """
+class Interrupted(RunError):
+    """SIGINT or SIGTERM, after a checkpoint was saved: exit code 128 + signal number."""
 
     def __init__(self, message: str, *, signum: int, run_dir: Path | None = None) -> None:
         super().__init__(message)
         self.signum, self.run_dir = signum, run_dir  # the run to go on with, where there is one
 
     def __reduce__(self) -> tuple[Any, ...]:  # a worker process hands its error to the one that started it
-        return partial(Interrupted, signum=self.signum, run_dir=self.run_dir), self.args
+        return partial(type(self), signum=self.signum, run_dir=self.run_dir), self.args
+
+
+class LearningInterrupted(Interrupted, KeyboardInterrupt):
+    """The same where `learn` was called in Python: who catches Ctrl-C there catches this."""
 
 
 def warn(text: str, category: type[Warning] = UserWarning) -> None:

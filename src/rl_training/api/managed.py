@@ -14,7 +14,7 @@ from typing_extensions import Self
 
 from rl_training.api.environments import read_environment, require_maker
 from rl_training.api.keywords import SAID_OTHERWISE, RowSignature, documentation, unknown_keyword
-from rl_training.errors import CheckpointError, ConfigError, Interrupted, UserError, warn
+from rl_training.errors import CheckpointError, ConfigError, Interrupted, LearningInterrupted, UserError, warn
 from rl_training.experiment.config import TrainConfig, load_config, row_values
 from rl_training.experiment.explain import whole_number
 from rl_training.experiment.registry import get_algorithm_spec
@@ -118,7 +118,7 @@ class ManagedAlgorithm:
             return self._train(total_timesteps, extend_schedule=extend_schedule, callbacks=watched, quiet=quiet)
         except Interrupted as error:  # told in short: where the run was when it noticed is of no interest
             go_on = "" if self.checkpoint_path is None else "; learn() goes on from there"
-            raise Interrupted(f"{error}{go_on}", signum=error.signum, run_dir=error.run_dir) from None
+            raise LearningInterrupted(f"{error}{go_on}", signum=error.signum, run_dir=error.run_dir) from None
 
     def _train(self, total_timesteps: int | None, *, extend_schedule: bool, callbacks: tuple[Callback, ...], quiet: bool) -> TrainResult:
         from rl_training.runtime import workflows
