@@ -208,6 +208,41 @@ def test_a_suite_from_the_command_line(suite_file: Path, capsys: pytest.CaptureF
     assert "1 done, 0 to do" in capsys.readouterr().out
 
 
+def without(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
+    """As if the package were not installed."""
+    monkeypatch.setitem(sys.modules, package, None)
+
+
+def test_a_dry_run_says_what_is_there_what_is_missing_and_what_cannot_be_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    without(monkeypatch, "ale_py")
+    (tmp_path / "qr_dqn__atari_pong__seed2.json").write_text(json.dumps(ledger_runs.record("qr_dqn__atari_pong__seed2", "qr_dqn")))
+    assert main(["ledger", "atari", "--results", str(tmp_path), "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    assert "  qr_dqn__atari_pong: there: seed 2; to do: seeds 1, 3 (1,000,000 steps each)\n" in out
+    assert "  btr__atari_pong: to do: seeds 1, 2, 3 (5,000,000 steps each)\n" in out
+    assert out.count("cannot be run here: environments ALE/… need the package ale-py: pip install 'rl-training[atari]'") == 1
+
+
+def test_a_suite_whose_environments_are_not_installed(
+    suite_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without any it is bad input; with some the others are run, and the end says what is left."""
+    without(monkeypatch, "ale_py")
+    assert main(["ledger", "atari", "--results", str(tmp_path / "out"), "--jobs", "1"]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("error: environments ALE/… need") and captured.err.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+    (chain,) = ledger_runs.SUITE["tasks"]
+    pong = {**chain, "name": "Pong", "base": {"env_id": "ALE/Pong-v5"}, "runs": [{"algo": "dqn"}]}
+    suite_file.write_text(yaml.safe_dump({"seeds": [1], "tasks": [{**chain, "runs": [{"algo": "dqn"}]}, pong]}))
+    assert main(["ledger", str(suite_file), "--results", str(tmp_path / "out"), "--jobs", "1"]) == 1
+    captured = capsys.readouterr()
+    assert "of 2 runs 1 could not be made: environments ALE/… need" in captured.err
+    assert [path.name for path in (tmp_path / "out").glob("*.json")] == ["dqn__chain__seed1.json"]
+
+
 def test_the_commit_can_be_told_where_there_is_no_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from rl_training.experiment.runs import git_state
 
@@ -239,7 +274,7 @@ def test_a_record_of_another_config_is_named_and_kept(
     out = capsys.readouterr().out
     assert "4 done, 0 to do" in out and "dqn__chain__seed1 was made with another algo_kwargs.gamma, total_timesteps" in out
     assert main(["ledger", str(suite_file), "--results", str(results), "--redo", "--dry-run"]) == 0
-    assert "to do: dqn__chain__seed1" in capsys.readouterr().out
+    assert "dqn__chain: there: seed 2; to do: seed 1 (200 steps each)" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"name": "a__seed1", "config": {}}'])

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from rl_training.errors import RunError
+from rl_training.errors import RunError, UserError
 from rl_training.ledger.display import Display
 from rl_training.ledger.judging import fallen_short
 from rl_training.ledger.runner import look, run_plans
-from rl_training.ledger.suites import load_suite, plan_groups
+from rl_training.ledger.suites import Group, Plan, load_suite, plan_groups
 from rl_training.ledger.text import plain_table
 from rl_training.runtime.seeds import parse_seeds
 
@@ -39,15 +39,54 @@ def run_suite(
             yield f"  {plan.name} was made with another {', '.join(state.stale[plan.name])}"
         yield "  (kept; --redo runs these again)"
     if dry:
-        yield from (f"  to do: {plan.name} ({plan.config.total_timesteps:,} steps)" for plan in to_do)
+        yield from (f"  {line}" for line in what_is_there(groups, to_do))
+    missing = missing_environments(to_do)
+    playable = [plan for plan in to_do if plan.config.env_id not in missing]
+    if missing and not playable and not dry:
+        raise UserError("; ".join(dict.fromkeys(missing.values())))
+    for reason in dict.fromkeys(missing.values()):
+        many = sum(missing.get(plan.config.env_id) == reason for plan in to_do)
+        yield f"  {many} of them cannot be run here: {reason}"
+    if dry:
         return
-    outcome = run_plans(to_do, results, jobs=jobs, display=Display(len(to_do), steps, quiet=quiet))
+    steps = sum(plan.config.total_timesteps for plan in playable)
+    outcome = run_plans(playable, results, jobs=jobs, display=Display(len(playable), steps, quiet=quiet))
     again = {record.name for record in outcome.records}
     records = [*(record for record in state.done if record.name not in again), *outcome.records]
     yield plain_table(groups, records)
     if outcome.failures:
         names = ", ".join(outcome.failures)
         raise RunError(f"{len(outcome.failures)} runs failed ({names}); the same command runs them again")
+    if missing:
+        raise RunError(f"of {len(to_do)} runs {len(to_do) - len(playable)} could not be made: {'; '.join(dict.fromkeys(missing.values()))}")
     short = [] if seeds else list(fallen_short(groups, records))  # judgements are calibrated for the suite's own number of seeds
     if short:
         raise RunError(f"suite {suite.name}: {'; '.join(short)}")
+
+
+def what_is_there(groups: Iterable[Group], to_do: Sequence[Plan]) -> Iterator[str]:
+    """A line for each config: the seeds that have records, and those to run."""
+    waiting = {plan.name for plan in to_do}
+    for group in groups:
+        left = [plan.config.seed for plan in group.plans if plan.name in waiting]
+        done = [plan.config.seed for plan in group.plans if plan.name not in waiting]
+        parts = [f"there: {_seeds(done)}"] if done else []
+        parts += [f"to do: {_seeds(left)} ({group.plans[0].config.total_timesteps:,} steps each)"] if left else []
+        yield f"{group.name}: {'; '.join(parts)}"
+
+
+def _seeds(seeds: Sequence[int]) -> str:
+    return f"seed{'s'[: len(seeds) != 1]} {', '.join(map(str, seeds))}"
+
+
+def missing_environments(plans: Iterable[Plan]) -> dict[str, str]:
+    """Of the environments that `plans` play, those that cannot be made here and why: mostly an extra that is missing."""
+    from rl_training.envs.factory import make_bare
+
+    missing = {}
+    for plan in {plan.config.env_id: plan for plan in plans}.values():
+        try:
+            make_bare(plan.config.env_id, plan.config.env_kwargs).close()
+        except UserError as error:
+            missing[plan.config.env_id] = str(error)
+    return missing
