@@ -7,6 +7,7 @@ python examples/onnx_policy.py policy.onnx --episodes 5
 from __future__ import annotations
 
 import argparse
+import json
 from typing import Any
 
 import gymnasium as gym
@@ -21,7 +22,7 @@ class OnnxPolicy:
         self._session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
         self.about = self._session.get_modelmeta().custom_metadata_map
         inputs = {given.name: given for given in self._session.get_inputs()}
-        self._obs_dtype = {"tensor(float)": np.float32, "tensor(uint8)": np.uint8, "tensor(bool)": np.bool_}[inputs["obs"].type]
+        self._parts = json.loads(self.about["observation"])  # an input for each array of the environment's observation
         self._zeros = {name: np.zeros((inputs[name].shape[0], 1, inputs[name].shape[2]), np.float32) for name in "hc" if name in inputs}
         self._num_actions = inputs["action_mask"].shape[1] if "action_mask" in inputs else None
         self._reads_previous = "previous_action" in inputs
@@ -32,7 +33,7 @@ class OnnxPolicy:
 
     def __call__(self, obs: Any, reward: float = 0.0, action_mask: Any = None) -> Any:
         """The greedy action, as the environment takes it; `reward` is what came with `obs`."""
-        given = {"obs": np.asarray(obs, self._obs_dtype)[None], **self._state}
+        given = {part["input"]: np.asarray(_part_of(obs, part), part["dtype"])[None] for part in self._parts} | self._state
         if self._state:
             given["episode_start"] = np.array([self._starts])
         if self._reads_previous:
@@ -42,6 +43,13 @@ class OnnxPolicy:
         action, *state = self._session.run(["action", *(f"next_{name}" for name in self._state)], given)
         self._state, self._starts, self._action = dict(zip(self._state, state, strict=True)), False, action[0]
         return action[0]
+
+
+def _part_of(obs: Any, part: dict[str, Any]) -> Any:
+    """What stands at the part's entry of a Dict or Tuple; the observation itself where that is one array."""
+    for key in part["entry"]:
+        obs = obs[key]
+    return obs
 
 
 def main() -> None:

@@ -29,7 +29,7 @@ from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.registry import algorithm_names
 from rl_training.models.actor_critic import ActorCritic
 from rl_training.runtime.policy import Policy
-from rl_training.runtime.workflows import fresh_policy, load_policy
+from rl_training.runtime.workflows import fresh_policy
 from value_rows import ROWS
 
 _SMALL = {"hidden_sizes": [8, 8]}
@@ -238,8 +238,8 @@ def test_from_the_command_line_and_from_python(cli: Cli, trained: Path, monkeypa
     assert (done.code, done.out, done.err) == (0, "policy.onnx\n", "")
     model = onnx.load("policy.onnx")
     about = {entry.key: entry.value for entry in model.metadata_props}
-    assert (about["row"], about["env_id"], about["step"], about["format"]) == ("dqn", "CartPole-v1", "120", "1")
-    assert about.keys() == {"row", "env_id", "step", "format", "version", "commit", "spaces", "wrappers"}
+    assert (about["row"], about["env_id"], about["step"], about["format"]) == ("dqn", "CartPole-v1", "120", "2")
+    assert about.keys() == {"row", "env_id", "step", "format", "version", "commit", "spaces", "observation", "wrappers"}
     assert json.loads(about["spaces"])["num_actions"] == 2
     content = Path("policy.onnx").read_bytes()
     assert b"site-packages" not in content and b".py" not in content  # nothing of the machine it was made on
@@ -272,22 +272,3 @@ def test_a_network_that_no_graph_can_hold(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(type(policy.network), "step", lambda self, obs, *rest: step(self, obs * float(obs.sum()), *rest))
     with pytest.raises(RunError, match="cannot make a graph"):
         export._onnx(policy, said(policy, "dqn"))
-
-
-def test_wrappers_are_named(tmp_path: Path) -> None:
-    wrappers = [
-        {"keep": {"indices": [0, 2]}},
-        {"time_limit": {"max_steps": 9}},
-        {"normalize_observation": {"clip": 5.0}},
-        "normalize_reward",
-    ]
-    agent = DQN(
-        "CartPole-v1", output_dir=tmp_path, eval_episodes=1, hidden_sizes=[8], learning_starts=10, env_kwargs={"wrappers": wrappers}
-    )
-    agent.learn(30)
-    exported = OnnxPolicy.load(agent.export(tmp_path / "policy.onnx"))
-    assert json.loads(exported.metadata["wrappers"]) == {"inside": [wrappers[2]], "outside": [wrappers[0]]}
-    checkpoint = agent.checkpoint_path
-    assert checkpoint is not None
-    obs = [0.02, -0.01]
-    np.testing.assert_allclose(exported.answer(obs)[0]["q_values"], load_policy(checkpoint).q_values(obs)[0], rtol=1e-4, atol=1e-5)

@@ -60,7 +60,7 @@ def test_state_and_distribution_come_along(make: Callable[[Path], Any], tmp_path
     checkpoint = agent.learn(40).checkpoint_path
     policy = OnnxPolicy.load(agent.export(tmp_path / "policy.onnx"))
     rng, state = np.random.default_rng(0), None
-    observations = [{"obs": rng.standard_normal(policy.obs_shape).tolist(), "episode_start": step == 3} for step in range(6)]
+    observations = [{"obs": rng.standard_normal(policy.parts[0].shape).tolist(), "episode_start": step == 3} for step in range(6)]
     for given, expected in zip(observations, predict(checkpoint, observations), strict=True):
         answer, state = policy.answer(given["obs"], state, [given["episode_start"]])
         assert same(answer, expected)
@@ -134,10 +134,10 @@ def flat_values(model: Any) -> None:
         node.input[:] = ["elsewhere" if name == "values" else name for name in node.input]
 
 
-SPACES = {"obs_shape": [3], "obs_dtype": "float32", "action": {"kind": "discrete", "n": 2, "start": 0}, "num_actions": 2}
+PART = {"input": "obs", "entry": [], "shape": [4], "dtype": "float32"}
 FAULTS: dict[str, tuple[Callable[[Any], None], str]] = {
     "no metadata": (no_metadata, "no policy that rl-training exported"),
-    "another format": (other_metadata("format", "2"), "format '2'"),
+    "another format": (other_metadata("format", "1"), "format '1'"),
     "no spaces": (other_metadata("spaces", "{}"), "spaces.obs_shape"),
     "no JSON": (other_metadata("spaces", "{" * 5000), "no JSON"),
     "huge spaces": (other_metadata("spaces", '{"obs_shape": [99999999999], "obs_dtype": "float32", "action": {"kind": "box"}}'), "spaces"),
@@ -146,7 +146,11 @@ FAULTS: dict[str, tuple[Callable[[Any], None], str]] = {
     "a branch": (a_loop, "no branches or loops"),
     "an operator": (strange_operator, "com.stranger"),
     "a wider input": (wider_input, "onnxruntime cannot run it"),
-    "other observations": (other_metadata("spaces", json.dumps(SPACES)), "its input obs is"),
+    "other observations": (other_metadata("observation", json.dumps([{**PART, "shape": [3]}])), "its input obs is"),
+    "no observations": (other_metadata("observation", "[]"), "observation in its metadata cannot be read"),
+    "observations of a strange kind": (other_metadata("observation", json.dumps([{**PART, "dtype": "object"}])), "cannot be read"),
+    "two observations of one name": (other_metadata("observation", json.dumps([PART, PART])), "names the inputs obs, obs"),
+    "a huge observation": (other_metadata("observation", json.dumps([{**PART, "shape": [10**8, 10]}])), "elements"),
     "another input": (other_input, "which are not those of a policy"),
     "other values": (flat_values, "not of the shapes of a policy's"),
 }

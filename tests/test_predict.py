@@ -244,11 +244,36 @@ def test_bad_dict_observations(lamps: str, tmp_path: Path, changes: dict[str, An
         list(predict(checkpoint, [{"obs": {**LAMPS, **changes}}]))
 
 
+def test_of_a_selected_entry_nothing_else_is_looked_at(lamps: str, tmp_path: Path) -> None:
+    """What is beside it may be missing, or be nothing that JSON or an array holds, as MiniGrid's mission."""
+    checkpoint = trained_on(lamps, tmp_path, {"time_limit": {"max_steps": 50}}, {"select": {"key": "place"}})
+    expected = list(predict(checkpoint, [LAMPS["place"]]))
+    assert list(predict(checkpoint, [{"obs": {"place": LAMPS["place"], "lamp": "green"}}])) == expected
+    assert DQN.load(checkpoint).predict({"place": LAMPS["place"]})[0] == expected[0]["action"]
+    for obs, message in (
+        ({"lamp": 1}, r"observation 1 has an obs that must hold the key 'place', got the keys 'lamp'"),
+        ({"place": [0.5]}, r"observation 1 has an obs\.place that must have shape \(2,\), got \(1,\)"),
+    ):
+        with pytest.raises(UserError, match=message):
+            list(predict(checkpoint, [{"obs": obs}]))
+
+
+def test_what_the_environment_gives_is_taken_where_its_shape_tells(tmp_path: Path) -> None:
+    checkpoint = trained_on("CartPole-v1", tmp_path / "keep", {"keep": {"indices": [3, 0]}})
+    assert list(predict(checkpoint, [[0.1, 0.2, 0.3, 0.4]])) == list(predict(checkpoint, [[0.4, 0.1]]))
+    with pytest.raises(UserError, match=r"observation 1 has an obs that must have shape \(4,\), got \(3,\)"):
+        list(predict(checkpoint, [[0.1, 0.2, 0.3]]))
+    checkpoint = trained_on("FrozenLake-v1", tmp_path / "flatten", "flatten")
+    assert list(predict(checkpoint, [{"obs": 5}])) == list(predict(checkpoint, [np.eye(16)[5].tolist()]))
+    with pytest.raises(UserError, match=r"observation 1 has an obs that is not in Discrete\(16\): 16"):
+        list(predict(checkpoint, [16]))
+
+
 def test_what_cannot_be_wrapped_says_so(cli: Cli, trained: Path, lamps: str, tmp_path: Path) -> None:
     said = cli.refused("predict", "--checkpoint", str(trained), json.dumps({"obs": LAMPS}))
     assert said.startswith("error: observation 1 has an obs that must be a list of numbers of shape (4,), got {'place'")
     checkpoint = trained_on(lamps, tmp_path / "more", "flatten", "append_action_reward")
-    with pytest.raises(UserError, match="a Dict observation is not enough: append_action_reward needs the reward too"):
+    with pytest.raises(UserError, match="the observation is not enough: append_action_reward needs the reward too"):
         list(predict(checkpoint, [{"obs": LAMPS}]))
     checkpoint = trained_on(Lamps, tmp_path / "callable", "flatten")
     with pytest.raises(UserError, match="environment is a callable"):

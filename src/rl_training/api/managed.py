@@ -230,7 +230,7 @@ class ManagedAlgorithm:
         """Writes the newest checkpoint's greedy policy as one file that runs without this package: a .onnx (extra `export`) or a .pt2."""
         from rl_training.exchange.export import export_policy
 
-        return export_policy(self._trained("export"), path)
+        return export_policy(self._trained("export"), path, env=self._env)
 
     @classmethod
     def load(

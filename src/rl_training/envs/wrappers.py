@@ -28,6 +28,8 @@ from rl_training.types import Array
 AnyEnv: TypeAlias = gym.Env[Any, Any]
 Wrap: TypeAlias = Callable[..., AnyEnv]
 MAX_FRAMES = 10_000
+UNSEEN = ("time_limit", "ignore_action_masks", "normalize_reward")
+"""The wrappers that change no observation."""
 
 
 class WrapperCall(NamedTuple):

@@ -3,9 +3,10 @@
     obs [, h, c, episode_start [, previous_action, previous_reward]] [, action_mask]
         →   action, values [, logits | mean, log_std] [, next_h, next_c]
 
-`obs` is what `predict` reads: after the environment's wrappers, before an image is turned channels first and before normalisation, which
-are part of the module. `action` is the greedy or likeliest one among those that `action_mask` allows, as the environment takes it. `values`
-are Q-values [B, A], or the state's value [B] beside the parameters of a policy: what the network gives, whatever is allowed.
+`obs` is what the environment gives, so far as its wrappers are part of the module (raw_observations.py; a dict of its parts where they are
+several), and otherwise what comes after them. The way of an image to channels first and normalisation are part of the module too.
+`action` is the greedy or likeliest one among those that `action_mask` allows, as the environment takes it. `values` are Q-values [B, A], or
+the state's value [B] beside the parameters of a policy: what the network gives, whatever is allowed.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 
 from rl_training.envs.masks import choice_sizes
 from rl_training.errors import UserError
+from rl_training.exchange.raw_observations import RawObservations, Reader, one_part
 from rl_training.models.actor_critic import ActorCritic
 from rl_training.models.heads import NO_DRAWS
 from rl_training.models.network import reads_previous
@@ -33,8 +35,10 @@ class ActingModule(nn.Module):
     shift: Tensor | None
     scale: Tensor | None
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, raw: RawObservations | None = None) -> None:
         super().__init__()
+        self.parts = one_part(policy.obs_shape, policy.obs_dtype) if raw is None else raw.parts
+        self.reader = None if raw is None else Reader(raw, policy.obs_dtype)
         network = policy.network
         if not isinstance(network, nn.Module):
             raise UserError(f"a {type(network).__name__} is no torch module, and so cannot be exported")
@@ -55,7 +59,7 @@ class ActingModule(nn.Module):
 
     def forward(
         self,
-        obs: Tensor,
+        obs: Tensor | dict[str, Tensor],
         h: Tensor | None = None,
         c: Tensor | None = None,
         episode_start: Tensor | None = None,
@@ -64,12 +68,13 @@ class ActingModule(nn.Module):
         action_mask: Tensor | None = None,
     ) -> dict[str, Tensor]:
         state = tuple(part for part in (h, c) if part is not None)
-        starts = torch.zeros(obs.shape[0], dtype=torch.bool) if episode_start is None else episode_start
+        read: Any = obs if self.reader is None else self.reader(obs)
+        starts = torch.zeros(read.shape[0], dtype=torch.bool) if episode_start is None else episode_start
         led: tuple[Previous, ...] = ()
         if previous_action is not None and previous_reward is not None:
             actions = torch.where(starts, NO_ACTION, previous_action - self.first_action)
             led = (Previous(actions, torch.where(starts, 0.0, previous_reward)),)
-        named, after = self._act(self._normalized(self._channels_first(obs)), state, starts, action_mask, led)
+        named, after = self._act(self._normalized(self._channels_first(read)), state, starts, action_mask, led)
         return named | {f"next_{name}": part for name, part in zip(self.state_names, after, strict=True)}
 
     def _act(
@@ -101,15 +106,22 @@ class ActingModule(nn.Module):
             return obs
         return ((obs.double() - self.shift) / self.scale).clamp(-self.clip, self.clip).float()
 
-    def example(self, obs: Tensor) -> dict[str, Tensor]:
-        """Inputs by name for these observations [B, ...], at an episode's start."""
-        state = self.network.initial_state(len(obs))
-        carried = {**dict(zip(self.state_names, state, strict=True)), "episode_start": torch.ones(len(obs), dtype=torch.bool)}
-        inputs = {"obs": obs, **(carried if state else {})}
+    @property
+    def described(self) -> list[dict[str, Any]]:
+        """What goes into `obs`, as metadata can hold it."""
+        return [part.model_dump(mode="json") for part in self.parts]
+
+    def example(self) -> dict[str, Any]:
+        """Inputs by name for two observations at an episode's start: a batch of one would be taken for a constant."""
+        size = 2
+        parts = {part.name: torch.zeros(size, *part.shape, dtype=getattr(torch, part.dtype)) for part in self.parts}
+        state = self.network.initial_state(size)
+        carried = {**dict(zip(self.state_names, state, strict=True)), "episode_start": torch.ones(size, dtype=torch.bool)}
+        inputs = {"obs": parts["obs"] if len(parts) == 1 else parts, **(carried if state else {})}
         if self.reads_previous:
-            inputs |= {"previous_action": torch.zeros(len(obs), dtype=torch.int64), "previous_reward": torch.zeros(len(obs))}
+            inputs |= {"previous_action": torch.zeros(size, dtype=torch.int64), "previous_reward": torch.zeros(size)}
         if self.masked:
-            inputs["action_mask"] = torch.ones(len(obs), sum(choice_sizes(self.action)), dtype=torch.bool)
+            inputs["action_mask"] = torch.ones(size, sum(choice_sizes(self.action)), dtype=torch.bool)
         return inputs
 
 

@@ -4,31 +4,33 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
 from rl_training.envs.masks import choice_sizes
 from rl_training.errors import CheckpointError, UserError
 from rl_training.exchange.acting_module import STATE_INPUTS
+from rl_training.exchange.raw_observations import PARTS, Part, part_of
 from rl_training.experiment.files import parse_json, read_bytes, reason
-from rl_training.experiment.saved_spaces import require_saved_spaces
+from rl_training.experiment.saved_spaces import MAX_ELEMENTS, require_saved_spaces
 from rl_training.experiment.state_files import join_state, split_state
 from rl_training.models.distributions import make_distribution
-from rl_training.runtime.answers import answers
+from rl_training.runtime.answers import Wrap, answers
 from rl_training.runtime.behaviour import allowed_outputs
 from rl_training.runtime.policy import read_action_masks, read_frame, read_observation
 from rl_training.types import Array
 
-FORMAT = 1
+FORMAT = 2
 """Of the metadata: a reader of another number does not know what the names mean."""
 
 PREVIOUS = ("previous_action", "previous_reward")
 MAX_BYTES = 1 << 30
 MAX_STATE = 10**7  # numbers of one part of a state
-_KEYS = ("format", "row", "env_id", "step", "version", "commit", "spaces", "wrappers")
+_KEYS = ("format", "row", "env_id", "step", "version", "commit", "spaces", "observation", "wrappers")
 _DTYPES = {
     "tensor(float)": "float32",
     "tensor(double)": "float64",
@@ -70,10 +72,8 @@ class OnnxPolicy:
         self.metadata = _read_metadata(self._session.get_modelmeta().custom_metadata_map, source)
         spaces = self.metadata["spaces"]
         self.action: dict[str, Any] = spaces["action"]
-        image = spaces.get("image") or {"shape": spaces["obs_shape"], "dtype": spaces["obs_dtype"]}
+        self.parts: tuple[Part, ...] = self.metadata["observation"]
         self.frame_stack: int = spaces.get("frame_stack", 1)
-        stacked = () if self.frame_stack == 1 else (self.frame_stack,)
-        self.obs_shape, self.obs_dtype = (*stacked, *image["shape"]), str(image["dtype"])
         self._names = [output.name for output in self._session.get_outputs()]
         self._state_shapes = self._checked_inputs()
         inputs = {given.name for given in self._session.get_inputs()}
@@ -105,14 +105,14 @@ class OnnxPolicy:
 
     def one_of_stack(self, obs: Any) -> Array | None:
         """As `Policy.one_of_stack`."""
-        return None if self.frame_stack == 1 else read_frame(obs, self.obs_shape[1:], self.obs_dtype)
+        return None if self.frame_stack == 1 else read_frame(obs, self.parts[0].shape[1:], self.parts[0].dtype)
 
     def answer(
         self, obs: Any, state: Any = None, episode_start: Any = None, action_mask: Any = None, *, previous: Any = None
     ) -> tuple[dict[str, Any], tuple[Array, ...]]:
         """The action for one observation and what it was chosen by, as `Policy.answer` gives them, and the state carried on."""
-        read, masks = read_observation(obs, self.obs_shape, self.obs_dtype), read_action_masks(action_mask, self.action, ())
-        inputs = {"obs": read[None], **dict(zip(self._state_shapes, self.initial_state(1) if state is None else state, strict=True))}
+        read, masks = self._read(obs), read_action_masks(action_mask, self.action, ())
+        inputs = {**read, **dict(zip(self._state_shapes, self.initial_state(1) if state is None else state, strict=True))}
         if self._state_shapes:
             starts = state is None or (episode_start is not None and bool(np.all(episode_start)))
             inputs["episode_start"] = np.array([starts])
@@ -138,6 +138,19 @@ class OnnxPolicy:
             raise UserError("has no answer: what the network gives for it is not finite")
         return answer, tuple(outputs[f"next_{name}"] for name in self._state_shapes)
 
+    def _read(self, obs: Any) -> dict[str, Array]:
+        """One observation, as its environment gives it, as a batch of one for each input."""
+        if len(self.parts) == 1:
+            return {"obs": read_observation(obs, self.parts[0].shape, self.parts[0].dtype)[None]}
+        found = {}
+        for part in self.parts:
+            value = part_of(obs, part.entry)
+            try:
+                found[part.input] = read_observation(value, part.shape, part.dtype)[None]
+            except UserError as error:
+                raise UserError(f"has an {'.'.join(map(str, ('obs', *part.entry)))} that {error}") from None
+        return found
+
     def _one_row(self, outputs: Mapping[str, Array]) -> Array:
         """What the action was chosen by, [1, N]; UserError where the outputs are not those for one observation."""
         size = self.action.get("n") if self._distribution is None else self._distribution.num_outputs
@@ -155,10 +168,11 @@ class OnnxPolicy:
     def _checked_inputs(self) -> dict[str, tuple[int, int]]:
         """The parts of the state with layers and size; UserError where the inputs are not those of an exported policy."""
         given = {each.name: each for each in self._session.get_inputs()}
-        obs, wanted = given.get("obs"), list(self.obs_shape)
-        if obs is None or list(obs.shape[1:]) != wanted or _DTYPES.get(obs.type) != self.obs_dtype:
-            found = "is missing" if obs is None else f"is {obs.type} of shape {obs.shape}"
-            raise UserError(f"{self.source}: its input obs {found}, and its metadata says {self.obs_dtype} of shape {wanted}")
+        for part in self.parts:
+            obs, wanted = given.get(part.input), list(part.shape)
+            if obs is None or list(obs.shape[1:]) != wanted or _DTYPES.get(obs.type) != part.dtype:
+                found = "is missing" if obs is None else f"is {obs.type} of shape {obs.shape}"
+                raise UserError(f"{self.source}: its input {part.input} {found}, and its metadata says {part.dtype} of shape {wanted}")
         shapes = {}
         for name in STATE_INPUTS:
             if name not in given:
@@ -168,20 +182,29 @@ class OnnxPolicy:
             if not whole or shape[0] * shape[2] > MAX_STATE or given[name].type != "tensor(float)":
                 raise UserError(f"{self.source}: its input {name} is {given[name].type} of shape {shape}, not a state")
             shapes[name] = shape[0], shape[2]
+        observed = {part.input for part in self.parts}
         also = {"action_mask"} | ({"episode_start", *PREVIOUS} if shapes else set())
-        needed = {"obs", *shapes} | ({"episode_start"} if shapes else set()) | (set(PREVIOUS) if given.keys() & set(PREVIOUS) else set())
-        if not needed <= given.keys() <= {"obs", *shapes, *also}:
+        led = set(PREVIOUS) if given.keys() & set(PREVIOUS) else set()
+        needed = {*observed, *shapes} | ({"episode_start"} if shapes else set()) | led
+        if not needed <= given.keys() <= {*observed, *shapes, *also}:
             raise UserError(f"{self.source}: has the inputs {', '.join(given):.200}, which are not those of a policy")
         return shapes
 
 
 def predict_onnx(path: str | Path, observations: Iterable[Any]) -> Iterator[dict[str, Any]]:
-    """As `workflows.predict`, from an exported file; a Dict environment's observations are for its own wrappers, which are not here."""
+    """As `workflows.predict`, from an exported file: what a Dict environment gives is for one that applies its wrappers by itself."""
+    policy = OnnxPolicy.load(path)
+    entry = policy.parts[0].entry if len(policy.parts) == 1 else ()
 
-    def no_wrappers() -> NoReturn:
-        raise UserError(f"{path}: reads what a network reads; what a Dict environment gives goes through the run's wrappers first")
+    def read(obs: Any, action: Any, episode_start: bool) -> Any:
+        return part_of(obs, entry) if entry else obs
 
-    yield from answers(OnnxPolicy.load(path), observations, no_wrappers)
+    def wrap() -> Wrap:
+        if len(policy.parts) == 1 and not entry:
+            raise UserError(f"{path}: reads one array; what a Dict environment gives goes through the run's wrappers first")
+        return read
+
+    yield from answers(policy, observations, wrap)
 
 
 def _require_plain(content: bytes, source: str) -> None:
@@ -228,7 +251,19 @@ def _read_metadata(found: Mapping[str, str], source: str) -> dict[str, Any]:
         raise UserError(f"{source}: spaces in its metadata are no JSON ({_short(error)})") from None
     if checked["action"]["kind"] not in ("discrete", "multi_discrete", "box"):
         raise UserError(f"{source}: its metadata has actions of the unknown kind {checked['action']['kind']!r:.40}")
-    return {**found, "spaces": checked}
+    return {**found, "spaces": checked, "observation": _read_parts(found["observation"], source)}
+
+
+def _read_parts(text: str, source: str) -> tuple[Part, ...]:
+    try:
+        parts = PARTS.validate_python(parse_json(text))
+    except ValueError as error:  # of JSON, or of pydantic
+        raise UserError(f"{source}: observation in its metadata cannot be read ({_short(error)})") from None
+    if len({part.input for part in parts}) < len(parts) or (len(parts) == 1) != (parts[0].input == "obs"):
+        raise UserError(f"{source}: observation in its metadata names the inputs {', '.join(part.input for part in parts):.200}")
+    if sum(math.prod(part.shape) for part in parts) > MAX_ELEMENTS:
+        raise UserError(f"{source}: observation in its metadata has more than {MAX_ELEMENTS:,} elements")
+    return parts
 
 
 def _short(error: Exception) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 from rl_training.envs.masks import choice_sizes
 from rl_training.errors import RunError
 from rl_training.exchange.acting_module import STATE_INPUTS
+from rl_training.exchange.raw_observations import RawObservations
 from rl_training.models.actor_critic import ActorCritic
 from rl_training.models.network import reads_previous
 from rl_training.runtime.behaviour import allowed_outputs
@@ -32,14 +33,17 @@ A graph that computes something else is off by the size of the numbers themselve
 """
 
 
-def require_parity(run: Run, policy: Policy, *, seed: int = 0) -> None:
-    """Raises RunError unless `run` gives the policy's outputs, and the actions that the package chooses by them."""
+def require_parity(run: Run, policy: Policy, raw: RawObservations | None = None, *, seed: int = 0) -> None:
+    """Raises RunError unless `run` gives the policy's outputs, and the actions that the package chooses by them.
+
+    raw: what `run` is given where it applies wrappers by itself; the policy is given what the package's wrappers make of the same.
+    """
     rng = np.random.default_rng(seed)
     for batch_size, steps in STEPS.items():
         state = policy.network.initial_state(batch_size)
         theirs: dict[str, Array] = {name: part.numpy() for name, part in zip(STATE_INPUTS, state, strict=False)}
         for step in range(steps):
-            obs = random_observations(policy, batch_size, rng)
+            given_obs, obs = _observations(policy, raw, batch_size, rng)
             starts = (rng.random(batch_size) < 0.1) | (step == 0)
             previous = random_previous(policy, batch_size, rng)
             value = policy.value(obs, state, starts, previous=previous) if isinstance(policy.network, ActorCritic) else None
@@ -48,7 +52,7 @@ def require_parity(run: Run, policy: Policy, *, seed: int = 0) -> None:
             also: dict[str, Array] = {"episode_start": starts} if theirs else {}
             if previous is not None:
                 also |= dict(zip(("previous_action", "previous_reward"), previous, strict=True))
-            given = run({"obs": obs, **theirs, **also, **({} if masks is None else {"action_mask": masks})})
+            given = run({**given_obs, **theirs, **also, **({} if masks is None else {"action_mask": masks})})
             theirs = {name: given[f"next_{name}"] for name in theirs}
             where = f"at step {step + 1} of {batch_size} episodes"
             chosen_by = np.concatenate([given[name] for name in output_names(policy)], -1)
@@ -65,6 +69,14 @@ def require_parity(run: Run, policy: Policy, *, seed: int = 0) -> None:
 def output_names(policy: Policy) -> tuple[str, ...]:
     """The outputs that the action is chosen by, which one after the other are the network's."""
     return tuple(policy.network.distribution.parameters) if isinstance(policy.network, ActorCritic) else ("values",)
+
+
+def _observations(policy: Policy, raw: RawObservations | None, size: int, rng: np.random.Generator) -> tuple[Named, Array]:
+    """What goes into the file, and what the package's network reads."""
+    if raw is not None:
+        return raw.batch(size, rng)
+    obs = random_observations(policy, size, rng)
+    return {"obs": obs}, obs
 
 
 def random_observations(policy: Policy, batch_size: int, rng: np.random.Generator) -> Array:

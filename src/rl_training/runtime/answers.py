@@ -12,7 +12,7 @@ from rl_training.errors import UserError
 from rl_training.types import Array
 
 Wrap: TypeAlias = Callable[[Any, Any, bool], Any]
-"""(what a Dict environment gave, the action that led there, whether an episode starts) → what the network reads."""
+"""(what the environment gave, the action that led there, whether an episode starts) → what the network reads."""
 
 
 class Answering(Protocol):
@@ -29,8 +29,14 @@ class Answering(Protocol):
         ...
 
 
-def answers(policy: Answering, observations: Iterable[Any], make_wrap: Callable[[], Wrap]) -> Iterator[dict[str, Any]]:
-    """An answer for each observation, when it is asked for; `make_wrap` is called at the first one that is a mapping."""
+def answers(
+    policy: Answering,
+    observations: Iterable[Any],
+    make_wrap: Callable[[], Wrap],
+    *,
+    is_raw: Callable[[Any], bool] = lambda obs: isinstance(obs, Mapping),
+) -> Iterator[dict[str, Any]]:
+    """An answer for each observation, when it is asked for; `make_wrap` is called at the first that is still to be wrapped (`is_raw`)."""
     wrap: Wrap | None = None
     recent = RecentFrames(policy.frame_stack)
     answer: dict[str, Any] = {}
@@ -38,10 +44,11 @@ def answers(policy: Answering, observations: Iterable[Any], make_wrap: Callable[
     for number, given in enumerate(observations, 1):
         with _naming(number):
             obs, episode_start, mask, reward = _observation(given)
-        if isinstance(obs, Mapping) and wrap is None:
+        raw = is_raw(obs)
+        if raw and wrap is None:
             wrap = make_wrap()
         with _naming(number):
-            if isinstance(obs, Mapping) and wrap is not None:
+            if raw and wrap is not None:
                 obs = wrap(obs, answer.get("action"), episode_start)
             if (frame := policy.one_of_stack(obs)) is not None:
                 obs = recent(frame, episode_start)

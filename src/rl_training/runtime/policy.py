@@ -53,6 +53,14 @@ class Policy:
             batch = self.image.read(batch).reshape(len(batch), *self.spaces["obs_shape"])
         return (batch if self.normalizer is None else self.normalizer.normalize(batch)), single
 
+    def reads(self, obs: Any) -> bool:
+        """Whether `obs` has the shape of what the network reads, or of one of its images."""
+        try:
+            shape = np.shape(obs)
+        except ValueError:  # lists of different lengths
+            return False
+        return shape == self.obs_shape or (self.frame_stack > 1 and shape == self.obs_shape[1:])
+
     def one_of_stack(self, obs: Any) -> Array | None:
         """The image that `obs` is, where the network reads several and `obs` is a single one."""
         return None if self.frame_stack == 1 else read_frame(obs, self.obs_shape[1:], self.obs_dtype)

@@ -13,7 +13,7 @@ from rl_training.envs.factory import EnvSource, make_envs
 from rl_training.envs.normalize import ObservationNormalizer
 from rl_training.envs.spaces import require_same_spaces
 from rl_training.envs.vector import VectorEnvs
-from rl_training.envs.wrappers import parse_wrappers
+from rl_training.envs.wrappers import UNSEEN, parse_wrappers
 from rl_training.errors import CheckpointError, ConfigError, RunError, UserError, warn
 from rl_training.experiment.checkpointing import Checkpoint, MissingCheckpoint, find_run, open_checkpoint, with_checkpoint
 from rl_training.experiment.config import TrainConfig
@@ -180,22 +180,29 @@ def predict(
     """For each observation the greedy action and its Q-values, `{"action": 1, "q_values": [...]}`, one by one as they are asked for; of a
     policy the likeliest action with its `probabilities`, or `mean` and `std`.
 
-    An observation is what the network reads (wrappers applied, not normalised): nested lists of numbers, or `{"obs": ...,
+    An observation is what the network reads (wrappers applied, not normalised) or, where its shape is another, what the environment gives,
+    and the run's wrappers are applied: nested lists of numbers, or `{"obs": ...,
     "episode_start": true, "action_mask": [1, 0, ...], "reward": 1.0}`, of which only `obs` must be there. Without a mask every action may
     be chosen; the reward is for a row that reads what led to an observation (`previous_action_reward`), beside its own last action.
     A recurrent row carries its state from one to the next and forgets it at an episode's start.
     Where images are stacked, `obs` is the last of them [K, ...], oldest first, or one image, to which those before it are remembered.
-    Where `obs` is a mapping, it is what a Dict environment gives, and the run's wrappers make of it what the network reads.
+    Where `obs` is a mapping, it is what a Dict environment gives.
     """
     checkpoint, policy = with_checkpoint(path, lambda found: (found, policy_of(found, device)))
-    yield from answers(policy, observations, lambda: wrapped_observations(checkpoint.config, checkpoint.path, env=env))
+    config = checkpoint.config
+    changed = any(call.name not in UNSEEN for call in parse_wrappers(config.env_kwargs.get("wrappers", ())).per_env)
+
+    def is_raw(obs: Any) -> bool:
+        return isinstance(obs, Mapping) or (changed and not policy.reads(obs))
+
+    yield from answers(policy, observations, lambda: wrapped_observations(config, checkpoint.path, env=env), is_raw=is_raw)
 
 
 def wrapped_observations(config: TrainConfig, checkpoint: Path | None, *, env: EnvSource | None = None) -> WrappedObservations:
     """What makes of a Dict environment's observations what the network reads. checkpoint: where the config was read from, if from one."""
     if checkpoint is not None:
         require_allowed_env(config.env_id, source=checkpoint, env=env)
-    return WrappedObservations(env_source(config, env), config.env_kwargs)
+    return WrappedObservations.of_run(env_source(config, env), config.env_kwargs)
 
 
 def fresh_policy(config: TrainConfig, env: EnvSource | None = None) -> Policy:
