@@ -58,6 +58,7 @@ class FrameNumbers:
 
     def __init__(self, stack: int, num_envs: int) -> None:
         self.stack, self.num_envs = stack, num_envs
+        self._all = np.ones(num_envs, bool)
         self._next = NO_FRAME + 1
         self._stacks = np.zeros((num_envs, stack), np.int64)  # ids of each environment's current observation, oldest first
         self._new: list[tuple[Array, Array]] = []  # frames that nobody has taken yet, and their stacks
@@ -67,7 +68,7 @@ class FrameNumbers:
         """The same step with ids [E] in the place of `obs` and `next_obs`."""
         if step.episode_starts is None:
             raise ValueError("frames need to know where episodes start: the step has no episode_starts")
-        valid = np.ones(self.num_envs, bool) if step.valid is None else step.valid
+        valid = self._all if step.valid is None else step.valid
         begins = valid & (step.episode_starts | (self._stacks[:, -1] == NO_FRAME))
         if begins.any():
             self._stacks[begins] = NO_FRAME

@@ -100,8 +100,8 @@ class VectorEnvs:
         self.normalizes = observation_normalizer is not None or reward_normalizer is not None
 
         num = self.num_envs
-        self._all, self._none = np.ones(num, np.bool_), np.zeros(num, np.bool_)
-        self._all.flags.writeable = self._none.flags.writeable = False
+        self.all_valid, self._none = np.ones(num, np.bool_), np.zeros(num, np.bool_)  # the very `valid` of a step without reset steps
+        self.all_valid.flags.writeable = self._none.flags.writeable = False
         self._waiting: Array | None = None  # [E] bool, NEXT_STEP: those whose next step is a reset step
         self._floats = self._dtype is not None and np.issubdtype(self._dtype, np.floating)
         self._shape = (num, *(self.single_observation_space.shape or ()))
@@ -144,7 +144,7 @@ class VectorEnvs:
             self.reward_normalizer.reset()
         seed = None if self.exact_resume else episode_seed(self._seed, self._stream, self._first_index, self._resets)
         self._resets += 1
-        return self._arrive(self._read(self._guarded_reset(seed=seed)), self._all)
+        return self._arrive(self._read(self._guarded_reset(seed=seed)), self.all_valid)
 
     def step(self, actions: Array) -> EnvStep:
         """actions: [E, ...]; Discrete ones count from 0, whatever the space starts at."""
@@ -159,7 +159,7 @@ class VectorEnvs:
             raise RunError(f"the environments raised {one_line(error)} at vector step {self._tick + 1}") from error
         self._tick += 1
         obs = self._read(raw)
-        final_obs, valid, is_first = obs, self._all, self._none
+        final_obs, valid, is_first = obs, self.all_valid, self._none
         episodes: tuple[Episode, ...] = ()
         some_ended = np.count_nonzero(terminated) or np.count_nonzero(truncated)
         if some_ended:
@@ -174,7 +174,7 @@ class VectorEnvs:
             if some_ended:
                 terminated[is_first] = truncated[is_first] = False
             self._began[is_first] = self._tick
-        self._returns += rewards
+        self._returns = self._returns + rewards  # in place it takes NumPy several times as long, for an array of one
         if self._floats:
             np.isfinite(obs, out=self._finite)
         if not rewards.dot(rewards) < UNSUSPICIOUS or np.count_nonzero(self._finite) < self._finite.size:
@@ -264,7 +264,7 @@ class VectorEnvs:
             self._returns[:], self._began[:], self._waiting = 0.0, 0, None
             seed = episode_seed(self._seed, self._stream, self._first_index, self._resets)
             self._resets += 1
-            return Restored(self._arrive(self._read(self._guarded_reset(seed=seed)), self._all), self._none)
+            return Restored(self._arrive(self._read(self._guarded_reset(seed=seed)), self.all_valid), self._none)
         states = state.get("states") or ()
         if states and len(states) != self.num_envs:
             raise CheckpointError(f"the checkpoint holds {len(states)} states of environments, this run has {self.num_envs}")

@@ -263,7 +263,8 @@ class Actor:
         obs, rewards, next_obs = self._obs, step.rewards, step.final_obs
         if self._raw is not None and step.raw is not None:
             obs, rewards, next_obs, self._raw = self._raw, step.raw.rewards, step.raw.final_obs, step.raw.obs
-        made = Step(obs, actions, rewards, next_obs, step.terminated, step.truncated, self._is_first, step.valid, state)
+        valid = None if step.valid is self.envs.all_valid else step.valid
+        made = Step(obs, actions, rewards, next_obs, step.terminated, step.truncated, self._is_first, valid, state)
         made.lost_life = step.lost_life
         if self._masks is not None:
             made.action_masks, made.next_action_masks, self._masks = self._masks, step.next_action_masks, step.action_masks
