@@ -27,6 +27,7 @@ DOCS = Path(__file__).resolve().parent
 # In reading order; those that are not there are left out, those that are not named here come last.
 PAGES = (
     ("Getting started", "index.md"),
+    ("Which algorithm should I use?", "choosing.md"),
     ("Command line", "command-line.md"),
     ("Configuration", "configuration.md"),
     ("Checkpoints and resume", "checkpoints.md"),
@@ -86,7 +87,7 @@ def navigation() -> list[dict[str, Any]]:
     nav += [{_title(DOCS / file): file} for file in others if file not in named and not file.startswith("algorithms/")]
     rows = [{name: f"algorithms/{name}.md"} for name in algorithm_names()]
     nav.append({"Python reference": [{package.replace(".api", ""): file} for file, (package, _) in REFERENCE.items()]})
-    nav.insert(3, {"Algorithms": [{"All of them": "algorithms/index.md"}, *rows]})
+    nav.insert(4, {"Algorithms": [{"All of them": "algorithms/index.md"}, *rows]})
     return nav
 
 

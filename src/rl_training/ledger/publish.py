@@ -1,65 +1,37 @@
-"""docs/results.md and the README's table, made from suites and records: nobody copies a number by hand."""
+"""docs/results.md, docs/choosing.md and the README's table, made from suites and records: nobody copies a number by hand."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeAlias
 
 from rl_training.errors import UserError
-from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.shipped import REACHED, shipped_configs
-from rl_training.ledger.beside import HOW, Line, beside_published, published_elsewhere, sources
+from rl_training.ledger.beside import HOW, beside_published, published_elsewhere, sources
+from rl_training.ledger.choosing import choosing_page
 from rl_training.ledger.records import Policy, Record, by_group, differences, read_records
-from rl_training.ledger.references import Published
+from rl_training.ledger.rows import Row, Tasks, lines_beside, rows_of, scaled
 from rl_training.ledger.statistics import PROFILE_LEVELS, Statistics
-from rl_training.ledger.suites import Group, Suite, Task, load_suite, plan_config, plan_groups
+from rl_training.ledger.suites import Suite, Task, load_suite, plan_config
 from rl_training.ledger.text import estimate, markdown, number, numbers
 
 BEGIN, END = "<!-- results: begin (make results) -->", "<!-- results: end -->"
 IN_README = ("classic", "memory")
 PUBLISHED = ("classic", "on_policy", "memory", "minatar", "atari", "ablation")
-OPTIONS = {"double_q": "double", "dueling": "dueling", "noisy": "noisy", "prioritized": "prioritized"}
-
-
-@dataclass(frozen=True)
-class Row:
-    """The runs of one config on one task: those with the suite's seeds, and those with others."""
-
-    title: str
-    algorithm: str
-    planned: int
-    records: tuple[Record, ...]
-    others: tuple[Record, ...]
-    stale: tuple[str, ...]  # keys in which the records' config is not the suite's
-    added: tuple[str, ...] = ()  # what the config adds to what the algorithm is
-    published: Published | None = None  # runs of others it stands beside
-    env_id: str = ""
-    steps: int = 0  # as the suite has it
-
-    @property
-    def label(self) -> str:
-        return f"{self.title} ({', '.join(self.added)})" if self.added else self.title
-
-    @property
-    def complete(self) -> bool:
-        return len(self.records) == self.planned
-
-    def scores(self, policy: Policy) -> list[float]:
-        return [record.score(policy) for record in self.records]
 
 
 def publish(root: Path, statistics_file: Path, results: Path, *, frozen: bool = False) -> dict[Path, str]:
-    """What docs/results.md, the README and the statistics' file should hold. `frozen`: only from statistics that are stored."""
+    """What the pages, the README and the file of what configs reached should hold. `frozen`: only from statistics that are stored."""
     statistics = Statistics.load(statistics_file, frozen=frozen)
     records = read_records(results)
     suites = [(suite, rows_of(suite, records)) for suite in map(load_suite, PUBLISHED)]
     readme, shown = root / "README.md", [(suite, tasks) for suite, tasks in suites if suite.name in IN_README]
     page = "\n".join(results_page(suites, statistics))
     pages = {root / "docs" / "results.md": page, readme: spliced(readme, overview(shown, statistics))}
+    masked = read_records(results.parent / "action_masks")
+    pages[root / "docs" / "choosing.md"] = choosing_page({suite.name: (suite, tasks) for suite, tasks in suites}, masked, statistics)
     pages[root / "src" / "rl_training" / "assets" / REACHED.name] = reached_by_configs([suite for suite, _ in suites], records, statistics)
     if not frozen:
         statistics.save(statistics_file)
@@ -85,48 +57,6 @@ def reached_by_configs(suites: Iterable[Suite], records: Iterable[Record], stati
     return json.dumps(dict(sorted(reached.items())), indent=1, ensure_ascii=False) + "\n"
 
 
-Tasks: TypeAlias = Sequence[tuple[Task, Sequence[Row]]]
-
-
-def rows_of(suite: Suite, records: Iterable[Record]) -> Tasks:
-    """The suite's tasks, and on each a row for every config and peer, in the suite's order."""
-    found, groups = by_group(records), plan_groups(suite)
-    tasks = []
-    for task in suite.tasks:
-        mine = [group for group in groups if group.task is task]
-        rows = [_row(group, found.get(group.name, [])) for group in mine]
-        stem = mine[0].name.split("__")[1]
-        for peer in task.peers:
-            theirs = found.get(f"{peer}__{stem}", [])
-            rows.append(_split(f"`{theirs[0].algorithm if theirs else peer}`", peer, suite.seeds, theirs, ()))
-        tasks.append((task, rows))
-    return tasks
-
-
-def _row(group: Group, records: Sequence[Record]) -> Row:
-    plan = group.plans[0]
-    title = f"`{plan.config.algo}`" + (f" ({group.note})" if group.note else "")
-    stale = sorted({key for record in records for key in differences(record, plan)})
-    row = _split(title, plan.config.algo, [each.config.seed for each in group.plans], records, tuple(stale))
-    return replace(
-        row, added=tuple(_added(plan.config)), published=group.published, env_id=plan.config.env_id, steps=plan.config.total_timesteps
-    )
-
-
-def _added(config: TrainConfig) -> Iterator[str]:
-    """What a config adds to what its algorithm is by default: a DQN with five-step returns is not quite DQN, and the tables say so."""
-    used, own = config.settings.to_dict(), config.spec.parse({}).to_dict()
-    if used.get("n_step", 1) != own.get("n_step", 1):
-        yield f"{used['n_step']}-step"
-    yield from (word for key, word in OPTIONS.items() if used.get(key) and not own.get(key))
-
-
-def _split(title: str, algorithm: str, seeds: Sequence[int], records: Sequence[Record], stale: tuple[str, ...]) -> Row:
-    mine = tuple(record for record in records if record.seed in seeds)
-    others = tuple(record for record in records if record.seed not in seeds)
-    return Row(title, algorithm, len(seeds), mine, others, stale)
-
-
 # docs/results.md
 
 
@@ -149,7 +79,7 @@ def results_page(suites: Sequence[tuple[Suite, Tasks]], statistics: Statistics) 
     for suite, tasks in suites:
         yield f"## {suite.name}\n"
         yield f"{suite.description} Seeds {', '.join(map(str, suite.seeds))}; `rl-training ledger {suite.name}` makes what is missing.\n"
-        beside = {task.name: _lines(rows) for task, rows in tasks}
+        beside = {task.name: lines_beside(rows) for task, rows in tasks}
         if any(beside.values()):
             yield HOW
         for task, rows in tasks:
@@ -162,10 +92,6 @@ def results_page(suites: Sequence[tuple[Suite, Tasks]], statistics: Statistics) 
             yield from sources(named)
     yield "## Where these runs were made\n"
     yield from _provenance([record for _, tasks in suites for _, rows in tasks for row in rows for record in (*row.records, *row.others)])
-
-
-def _lines(rows: Sequence[Row]) -> list[Line]:
-    return [Line(row.label, row.env_id, row.steps, row.records, row.published) for row in rows if row.published is not None]
 
 
 def _task_section(task: Task, rows: Sequence[Row], statistics: Statistics) -> Iterator[str]:
@@ -238,28 +164,22 @@ def _notes(task: Task, row: Row, statistics: Statistics) -> Iterator[str]:
 
 def _aggregate(tasks: Tasks, statistics: Statistics) -> Iterator[str]:
     """Algorithms that have run all the scaled tasks, compared over all of them at once."""
-    scaled = [(task, {row.title: row for row in rows if row.complete}) for task, rows in tasks if task.scale is not None]
-    if len(scaled) < 2:
+    measured = [(task, {row.title: row for row in rows if row.complete}) for task, rows in tasks if task.scale is not None]
+    if len(measured) < 2:
         return
-    titles = [title for title in scaled[0][1] if all(title in rows for _, rows in scaled)]
+    titles = [title for title in measured[0][1] if all(title in rows for _, rows in measured)]
     if not titles:
         yield "### All tasks together\n"
         yield "No algorithm has run all of them yet.\n"
         return
     lines = []
     for title in titles:
-        scores = [_scaled(task, rows[title].scores("final")) for task, rows in scaled]
+        scores = [scaled(task, rows[title].scores("final")) for task, rows in measured]
         profile = [f"{share.point:.2f} [{share.low:.2f}, {share.high:.2f}]" for share in statistics.profile(scores)]
         lines.append([title, estimate(statistics.iqm_over_tasks(scores)), *profile])
     yield "### All tasks together, final policies\n"
     yield "The interquartile mean of the scaled returns, and the performance profile: the share of runs that reach each level.\n"
     yield markdown(["", "IQM", *[f"≥ {level:g}" for level in PROFILE_LEVELS]], lines) + "\n"
-
-
-def _scaled(task: Task, scores: Iterable[float]) -> list[float]:
-    assert task.scale is not None
-    low, high = task.scale
-    return [(score - low) / (high - low) for score in scores]
 
 
 def _provenance(records: Sequence[Record]) -> Iterator[str]:

@@ -1,0 +1,245 @@
+"""docs/choosing.md: which algorithm to start with, answered by the records. What it recommends is computed, so that it stays true."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import mean, median
+
+from rl_training.experiment.registry import algorithm_names, get_algorithm_spec
+from rl_training.ledger.beside import Line
+from rl_training.ledger.costs import cheapest, count, duration, mean_over_tasks, median_cost
+from rl_training.ledger.records import Record
+from rl_training.ledger.rows import Row, Tasks, iqm_over_scaled_tasks, lines_beside
+from rl_training.ledger.statistics import Statistics
+from rl_training.ledger.suites import Suite, Task
+from rl_training.ledger.text import estimate, markdown, number
+from rl_training.ledger.training import WINDOW
+
+INTRODUCTION = """\
+# Which algorithm should I use?
+
+Made by `make results` from the records in `benchmarks/results/`; not edited by hand. All figures are of the shipped configs, which were not
+tuned alike ([how they were chosen](measuring.md#how-the-shipped-configs-were-chosen)). Intervals and single seeds: [Results](results.md).
+
+A cell is the final policy's interquartile mean over seeds. In brackets: environment steps and wall time until a run's own evaluations first
+reach the task's threshold (the median over seeds; "never" where most seeds do not), or of the whole run where a task has no threshold.
+Wall times are of one CPU thread unless said otherwise, on [the machines there were](results.md#where-these-runs-were-made), often shared:
+they tell a minute from an hour, not ten seconds from twelve.
+"""
+CONTINUOUS = "Pendulum-v1"
+
+
+@dataclass(frozen=True)
+class Found:
+    """A suite's tasks, and on each the package's own rows that have records of all seeds."""
+
+    suite: Suite
+    tasks: tuple[tuple[Task, tuple[Row, ...]], ...]
+
+    @classmethod
+    def of(cls, suite: Suite, tasks: Tasks) -> Found:
+        ours = set(algorithm_names())
+        return cls(suite, tuple((task, tuple(row for row in rows if row.complete and row.algorithm in ours)) for task, rows in tasks))
+
+    @property
+    def everywhere(self) -> dict[str, list[tuple[Task, Row]]]:
+        """Rows that have run all tasks, by their title."""
+        titles = [{row.title: (task, row) for row in rows} for task, rows in self.tasks]
+        shared = [title for title in titles[0] if all(title in each for each in titles)] if titles else []
+        return {title: [each[title] for each in titles] for title in shared}
+
+
+def choosing_page(suites: Mapping[str, tuple[Suite, Tasks]], masked: Sequence[Record], statistics: Statistics) -> str:
+    found = {name: Found.of(suite, tasks) for name, (suite, tasks) in suites.items()}
+    sections = [
+        *_vectors(found["classic"], statistics),
+        *_continuous(found["on_policy"], statistics),
+        *_time(found["classic"], found["on_policy"], statistics),
+        *_memory(found["memory"], statistics),
+        *_images(found["minatar"], suites["atari"][1], statistics),
+        *_masks(masked),
+    ]
+    answers = [section.answer for section in sections]
+    table = markdown(["your task", "start with", "because"], [list(answer) for answer in answers if answer is not None])
+    return "\n".join([INTRODUCTION, "## In short\n", table + "\n", *(f"## {section.title}\n\n{section.text}\n" for section in sections)])
+
+
+Answer = tuple[str, str, str]
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the page, and its line in the table on top."""
+
+    title: str
+    text: str
+    answer: Answer | None = None
+
+
+def _link(algorithm: str) -> str:
+    return f"[`{algorithm}`](algorithms/{algorithm}.md)"
+
+
+def _cell(task: Task, row: Row, statistics: Statistics) -> str:
+    cost = median_cost(row.records, task.solved)
+    taken = f"{count(cost.steps)} steps, {duration(cost.seconds)}" if math.isfinite(cost.steps) else "never"
+    return f"{number(statistics.iqm(row.scores('final')).point)} ({taken})"
+
+
+def _grid(tasks: Iterable[tuple[Task, Sequence[Row]]], statistics: Statistics) -> str:
+    """Rows × tasks."""
+    measured = [(task, rows) for task, rows in tasks if rows]
+    labels = {row.title: row for _, rows in measured for row in rows}
+    cells = [{row.title: _cell(task, row, statistics) for row in rows} for task, rows in measured]
+    head = [f"{task.name}{f', ≥ {number(task.solved)}' if task.solved is not None else ''}" for task, _ in measured]
+    return markdown(["", *head], [[title, *(column.get(title, "") for column in cells)] for title in labels])
+
+
+def _vectors(classic: Found, statistics: Statistics) -> Iterator[Section]:
+    """Vectors: how well, and with how few environment steps."""
+    rows = classic.everywhere
+    if not rows:
+        return
+    scores = {title: iqm_over_scaled_tasks(found, statistics) for title, found in rows.items()}
+    best = max(scores, key=lambda title: scores[title].point)
+    plain = next((f"; `dqn` {estimate(scores[title])}" for title in scores if title == "`dqn`" != best), "")
+    because = f"final policies over {len(classic.tasks)} tasks, scaled so that solved is 1: {estimate(scores[best])}{plain}"
+    answer = ("vectors, discrete actions", _linked(rows, [best]), because)
+    grid = _grid([(task, [row for row in here if row.title in rows]) for task, here in classic.tasks], statistics)
+    yield Section("Vectors", f"Rows that have run all tasks of the suite `{classic.suite.name}`.\n\n{grid}", answer)
+    costs = {title: mean_over_tasks([median_cost(row.records, task.solved).steps for task, row in found]) for title, found in rows.items()}
+    fewest = cheapest(costs)
+    text = "Steps until the threshold: the geometric mean over the tasks of the medians above. Within a tenth they count as equal.\n\n"
+    ordered = sorted(costs, key=costs.__getitem__)
+    table = markdown(["", "steps"], [[title, count(costs[title]) if math.isfinite(costs[title]) else "never on one"] for title in ordered])
+    because = (
+        f"{count(costs[fewest[0]])} steps to the threshold, or at most a tenth more; the geometric mean over the tasks" if fewest else ""
+    )
+    yield Section("Few samples", text + table, ("steps are expensive", _linked(rows, fewest), because) if fewest else None)
+
+
+def _continuous(on_policy: Found, statistics: Statistics) -> Iterator[Section]:
+    """Rows that take Box actions, by the task that has them."""
+    able = [name for name in algorithm_names() if "box" in get_algorithm_spec(name).actions]
+    tasks = [(task, rows) for task, rows in on_policy.tasks if task.name == CONTINUOUS and rows]
+    if not able or not tasks:
+        return
+    task, rows = tasks[0]
+    taken = ", ".join(f"{row.title} {_cell(task, row, statistics)}" for row in rows)
+    answer = ("continuous actions", ", ".join(map(_link, able)), f"no other row takes them; {task.name}: {taken}")
+    yield Section("Continuous actions", f"{', '.join(map(_link, able))} and no other row.\n\n{_grid(tasks, statistics)}", answer)
+
+
+def _time(classic: Found, on_policy: Found, statistics: Statistics) -> Iterator[Section]:
+    """The tasks that rows with replay and rows without have both run, at the same threshold."""
+    with_replay = {task.name: (task, rows) for task, rows in classic.tasks if rows}
+    shared = [(with_replay[task.name], rows) for task, rows in on_policy.tasks if rows and task.name in with_replay]
+    joint = Found(classic.suite, tuple((task, (*there, *rows)) for (task, there), rows in shared))
+    rows = joint.everywhere
+    if not rows:
+        return
+    costs = {
+        title: mean_over_tasks([median_cost(row.records, task.solved).seconds for task, row in found]) for title, found in rows.items()
+    }
+    rates = {
+        title: mean_over_tasks([row.steps / median_cost(row.records, None).seconds for _, row in found]) for title, found in rows.items()
+    }
+    lines = [
+        [title, *(_cell(task, row, statistics) for task, row in rows[title]), f"{rates[title]:,.0f}"]
+        for title in sorted(rows, key=costs.__getitem__)
+    ]
+    text = (
+        "The same tasks at the same thresholds, by rows with replay and rows that learn from rollouts of several environments at once. "
+        "Quickest first; the last column is environment steps per second of whole runs, evaluations and all.\n\n"
+    )
+    table = markdown(["", *(f"{task.name}, ≥ {number(task.solved or 0)}" for task, _ in joint.tasks), "steps/s"], lines)
+    more = "\n\nActing in other processes or on other machines: [Many machines](distributed.md). Speed: [Performance](performance.md)."
+    answer = None
+    if quickest := cheapest(costs):
+        where = ", ".join(task.name for task, _ in joint.tasks)
+        took = f"{duration(costs[quickest[0]])} to the threshold on {where} (geometric mean), {rates[quickest[0]]:,.0f} steps/s"
+        answer = ("wall time counts and steps are cheap, or many environments", _linked(rows, quickest), took)
+    yield Section("Wall time and many environments", text + table + more, answer)
+
+
+def _memory(memory: Found, statistics: Statistics) -> Iterator[Section]:
+    """Tasks that need memory: by how many final policies solve them, then by time."""
+    rows = memory.everywhere
+    if not rows:
+        return
+    judged = {title: [score >= (task.solved or 0) for task, row in found for score in row.scores("final")] for title, found in rows.items()}
+    seconds = {title: mean_over_tasks([median_cost(row.records, None).seconds for _, row in found]) for title, found in rows.items()}
+    best = min(rows, key=lambda title: (-sum(judged[title]), seconds[title]))
+    because = f"{sum(judged[best])} of {len(judged[best])} final policies solve the {len(memory.tasks)} tasks" + "".join(
+        f"; {title} {sum(judged[title])}" for title in rows if title != best
+    )
+    text = "Rows without memory are controls; the frame stack is of the last four observations.\n\n"
+    answer = ("part of the state is hidden", _linked(rows, [best]), because)
+    yield Section("Partial observability", text + _grid(memory.tasks, statistics), answer)
+
+
+def _images(minatar: Found, atari: Tasks, statistics: Statistics) -> Iterator[Section]:
+    """Small images, then Atari."""
+    rows = minatar.everywhere
+    if rows:
+        better = [title for title in rows if all(_better(task, row, minatar, statistics) for task, row in rows[title])]
+        seconds = {title: mean_over_tasks([median_cost(row.records, None).seconds for _, row in rows[title]]) for title in rows}
+        chosen = min(better, key=lambda title: seconds[title], default=None)
+        answer = None
+        if chosen is not None:
+            taken = f"{count(rows[chosen][0][1].steps)} steps in {duration(seconds[chosen])}"
+            because = (
+                f"shown better than `{minatar.tasks[0][0].reference}` on every game: {', '.join(better)}; {taken}, the quickest of these"
+            )
+            answer = ("small images, one CPU thread", _linked(rows, [chosen]), because)
+        yield Section("Small images", f"MinAtar, one CPU thread.\n\n{_grid(minatar.tasks, statistics)}", answer)
+    lines = [(task, line) for task, found in atari for line in lines_beside(found) if line.ours]
+    lines = [(task, line) for task, line in lines if line.published.reference.measure == "training"]
+    if lines:
+        yield _atari(lines)
+
+
+def _atari(lines: Sequence[tuple[Task, Line]]) -> Section:
+    """By the training return at the end of the budget, which is what can be compared with others."""
+    means = [mean(line.ours) for _, line in lines]
+    cells = []
+    for (task, line), ours in zip(lines, means, strict=True):
+        theirs = f"{number(mean(line.theirs))} ({line.published.title})" if line.theirs else ""
+        seconds = median(median_cost([record], None).seconds for record in line.records)
+        cells.append([task.name, line.label, count(line.step), f"{number(ours)} ({len(line.ours)} seeds)", theirs, duration(seconds)])
+    text = (
+        f"Training returns of the last {WINDOW:,} steps, on one GPU that several runs shared, beside runs that others published in the "
+        "same protocol. Whether a difference is more than chance stands in [Results](results.md#atari).\n\n"
+    )
+    table = markdown(["game", "", "steps", "ours", "published", "wall time"], cells)
+    game, budget = lines[0][0].name, lines[0][1].step
+    here = [(ours, line) for (task, line), ours in zip(lines, means, strict=True) if task.name == game and line.step == budget]
+    highest, best = max(here, key=lambda each: each[0])
+    because = f"{game} after {count(budget)} steps: {number(highest)}, the highest of {len(here)} rows"
+    return Section("Atari", text + table, ("Atari, a GPU", _link(best.records[0].algorithm), because) if len(here) > 1 else None)
+
+
+def _masks(records: Sequence[Record]) -> Iterator[Section]:
+    with_masks = [record.score("final") for record in records if not record.label]
+    without = [record.score("final") for record in records if record.label]
+    if not with_masks or not without:
+        return
+    task, steps = records[0].env_id, records[0].steps
+    reached = f"{number(median(with_masks))} with masks, {number(median(without))} without"
+    said = f"`{records[0].algorithm}` on `{task}`, {count(steps)} steps: {reached}"
+    text = f"Every row keeps to the [masks](action_masks.md) an environment gives. {said} (medians of {len(with_masks)} seeds)."
+    yield Section("Action masks", text, ("some actions are not allowed", "any row", said))
+
+
+def _linked(rows: Mapping[str, Sequence[tuple[Task, Row]]], titles: Iterable[str]) -> str:
+    return ", ".join(_link(rows[title][0][1].algorithm) for title in titles)
+
+
+def _better(task: Task, row: Row, found: Found, statistics: Statistics) -> bool:
+    """Whether the row's final policies are shown to be better than the task's reference."""
+    reference = next((each for other, rows in found.tasks if other is task for each in rows if each.algorithm == task.reference), None)
+    if reference is None or reference is row:
+        return False
+    return statistics.improvement(row.scores("final"), reference.scores("final")).low > 0.5

@@ -1,0 +1,149 @@
+"""docs/choosing.md: what it recommends follows from the records, and changes with them."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import ledger_runs
+from rl_training.ledger.choosing import choosing_page
+from rl_training.ledger.costs import Cost, cheapest, cost_of_reaching, count, duration, mean_over_tasks, median_cost
+from rl_training.ledger.records import Record
+from rl_training.ledger.rows import Tasks, rows_of
+from rl_training.ledger.statistics import Estimate, Statistics
+from rl_training.ledger.suites import Suite, load_suite
+
+
+def run(name: str, final: float = 1.0, reached: int = 100, seconds: float = 10.0, **more: Any) -> Record:
+    """A run of 200 steps whose evaluations jump from 0 to 1 at the step `reached`."""
+    raw = ledger_runs.record(name, name.split("__")[0], final=final, wall_time_s=seconds, **more)
+    raw["curve"] = [[step, float(step >= reached)] for step in (50, 100, 150, 200)]
+    return Record.from_json(raw, source="here")
+
+
+# Costs
+
+
+def test_the_cost_of_a_threshold_is_the_first_evaluation_that_reaches_it() -> None:
+    # step 150 of 200, of a run of 10 seconds
+    assert cost_of_reaching(run("dqn__a__seed1", reached=150), 1.0) == Cost(150, 7.5)
+    assert cost_of_reaching(run("dqn__a__seed1", reached=999), 1.0) == Cost(math.inf, math.inf)
+    assert cost_of_reaching(run("dqn__a__seed1", reached=150), None) == Cost(200, 10.0)
+
+
+def test_the_median_run_may_never_reach_it() -> None:
+    runs = [run(f"dqn__a__seed{seed}", reached=reached) for seed, reached in enumerate((50, 999, 999), 1)]
+    assert median_cost(runs, 1.0).steps == math.inf and median_cost(runs[:1], 1.0).steps == 50
+
+
+def test_costs_within_a_tenth_are_equal() -> None:
+    assert cheapest({"a": 120.0, "b": 100.0, "c": 109.0, "d": math.inf}) == ["b", "c"]
+    assert cheapest({"d": math.inf}) == [] and cheapest({}) == []
+
+
+def test_the_mean_over_tasks_is_geometric() -> None:
+    assert mean_over_tasks([10.0, 1_000.0]) == pytest.approx(100.0) and mean_over_tasks([1.0, math.inf]) == math.inf
+
+
+def test_words_for_numbers() -> None:
+    assert [duration(seconds) for seconds in (0.2, 41, 200, 5_400, math.nan)] == ["1 s", "41 s", "3 min", "1.5 h", "nobody took the time"]
+    assert [count(steps) for steps in (12_500, 1_000_000)] == ["12.5k", "1M"]
+
+
+# The page
+
+
+class Told(Statistics):
+    """The middle run, and a difference that is shown where it is there."""
+
+    def iqm(self, scores: Any) -> Estimate:
+        return Estimate(*[sorted(scores)[len(scores) // 2]] * 3)
+
+    def iqm_over_tasks(self, scores: Any) -> Estimate:
+        return self.iqm([score for task in scores for score in task])
+
+    def improvement(self, ours: Any, theirs: Any) -> Estimate:
+        return Estimate(*[float(min(ours) > max(theirs))] * 3)
+
+
+def tasks(folder: Path, name: str, algos: tuple[str, ...], task: dict[str, Any], records: list[Record]) -> tuple[Suite, Tasks]:
+    every = {"total_timesteps": 200, "base": {"env_id": "rl_training/Chain-v0"}, "runs": [{"algo": algo} for algo in algos], **task}
+    tasks = [{"name": name, **every} for name in ("A", "B")]
+    (folder / f"{name}.yaml").write_text(yaml.safe_dump({"seeds": [1, 2], "tasks": tasks}))
+    suite = load_suite(folder / f"{name}.yaml")
+    return suite, rows_of(suite, records)
+
+
+def both(algo: str, **more: Any) -> list[Record]:
+    return [run(f"{algo}__{task}__seed{seed}", **more) for task in ("a", "b") for seed in (1, 2)]
+
+
+def page(folder: Path, **changed: dict[str, Any]) -> str:
+    """`double_dqn` is the best and slow, `dqn` needs the fewest steps, `ppo` the least time; changed by row."""
+    known: dict[str, dict[str, Any]] = {
+        "dqn": {"final": 1.0, "reached": 50, "seconds": 40.0},
+        "double_dqn": {"final": 2.0, "reached": 100, "seconds": 100.0},
+        "ppo": {"final": 1.0, "reached": 200, "seconds": 2.0},
+        "r2d2": {"final": 1.0, "seconds": 50.0},
+    }
+    records = {algo: both(algo, **{**values, **changed.get(algo, {})}) for algo, values in known.items()}
+    solved = {"solved": 1.0, "scale": [0.0, 1.0], "reference": "dqn"}
+    value_based = [*records["dqn"], *records["double_dqn"]]
+    suites = {
+        "classic": tasks(folder, "classic", ("dqn", "double_dqn"), solved, value_based),
+        "on_policy": tasks(folder, "on_policy", ("ppo",), solved, records["ppo"]),
+        "memory": tasks(folder, "memory", ("r2d2", "dqn"), {"solved": 0.9}, [*records["r2d2"], *both("dqn", final=0.0)]),
+        "minatar": tasks(folder, "minatar", ("dqn", "double_dqn"), {"reference": "dqn"}, value_based),
+        "atari": (load_suite("atari"), ()),
+    }
+    masked = [run("dqn__taxi__seed1", final=7.0), run("dqn__taxi__unmasked__seed1", final=-9.0, label="unmasked")]
+    return choosing_page(suites, masked, Told())
+
+
+def answer(text: str, task: str) -> str:
+    return next(line for line in text.splitlines() if line.startswith(f"| {task}"))
+
+
+def test_it_recommends_what_the_records_say(tmp_path: Path) -> None:
+    text = page(tmp_path)
+    assert "[`double_dqn`](algorithms/double_dqn.md)" in answer(text, "vectors") and "`dqn` 1" in answer(text, "vectors")
+    assert "[`dqn`](algorithms/dqn.md) | 0.05k steps" in answer(text, "steps are expensive")
+    assert "[`ppo`](algorithms/ppo.md) | 2 s to the threshold on A, B" in answer(text, "wall time")
+    assert "[`r2d2`]" in answer(text, "part of the state") and "4 of 4 final policies solve the 2 tasks; `dqn` 0" in text
+    assert "shown better than `dqn` on every game: `double_dqn`" in answer(text, "small images")
+    assert "7 with masks, −9 without" in answer(text, "some actions")
+    assert "| `dqn` | 1 (0.05k steps, 10 s) | 1 (0.05k steps, 10 s) |" in text
+    assert "## Atari" not in text  # no records
+
+
+def test_it_changes_its_mind_with_the_records(tmp_path: Path) -> None:
+    text = page(tmp_path, double_dqn={"reached": 50, "final": 0.5}, ppo={"seconds": 400.0}, r2d2={"final": 0.0, "reached": 999})
+    assert "[`dqn`](algorithms/dqn.md) | final" in answer(text, "vectors")
+    assert "[`dqn`](algorithms/dqn.md), [`double_dqn`](algorithms/double_dqn.md)" in answer(text, "steps are expensive")
+    assert "[`dqn`]" in answer(text, "wall time")
+    assert "| small images" not in text  # nothing is shown better than the reference
+    assert "0 of 4 final policies" in text and "| `r2d2` | 0 (never) | 0 (never) |" in text
+
+
+def test_without_records_it_recommends_nothing(tmp_path: Path) -> None:
+    empty = {name: tasks(tmp_path, name, ("dqn",), {}, []) for name in ("classic", "on_policy", "memory", "minatar")}
+    text = choosing_page({**empty, "atari": (load_suite("atari"), ())}, [], Told())
+    assert text.count("##") == 1 and "algorithms/" not in text
+
+
+def test_atari_stands_beside_what_was_published(tmp_path: Path) -> None:
+    records = []
+    for algo, value in (("dqn", -9.0), ("qr_dqn", 5.0)):
+        for seed in (1, 2):
+            raw = ledger_runs.record(f"{algo}__atari_pong__seed{seed}", algo, "ALE/Pong-v5", wall_time_s=600.0)
+            raw["config"]["total_timesteps"] = 1_000_000
+            records.append(Record.from_json({**raw, "training": [[1_000_000, value + seed, 100]]}, source="here"))
+    suite = load_suite("atari")
+    empty = {name: tasks(tmp_path, name, ("dqn",), {}, []) for name in ("classic", "on_policy", "memory", "minatar")}
+    text = choosing_page({**empty, "atari": (suite, rows_of(suite, records))}, [], Told())
+    assert "| Atari, a GPU | [`qr_dqn`](algorithms/qr_dqn.md) | Pong after 1M steps: 6.5, the highest of 2 rows |" in text
+    assert "| Pong | `dqn` | 1M | −7.5 (2 seeds) | −13.74 (Dopamine: DQN CNN) | 10 min |" in text
