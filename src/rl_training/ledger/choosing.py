@@ -208,7 +208,7 @@ def _atari(lines: Sequence[tuple[Task, Line]]) -> Section:
     for (task, line), ours in zip(lines, means, strict=True):
         theirs = f"{number(mean(line.theirs))} ({line.published.title})" if line.theirs else ""
         seconds = median(median_cost([record], None).seconds for record in line.records)
-        cells.append([task.name, line.label, count(line.step), f"{number(ours)} ({len(line.ours)} seeds)", theirs, duration(seconds)])
+        cells.append([task.name, line.label, count(line.step), f"{number(ours)} ({_seeds(len(line.ours))})", theirs, duration(seconds)])
     text = (
         f"Training returns of the last {WINDOW:,} steps, on one GPU that several runs shared, beside runs that others published in the "
         "same protocol. Whether a difference is more than chance stands in [Results](results.md#atari).\n\n"
@@ -221,6 +221,10 @@ def _atari(lines: Sequence[tuple[Task, Line]]) -> Section:
     return Section("Atari", text + table, ("Atari, a GPU", _link(best.records[0].algorithm), because) if len(here) > 1 else None)
 
 
+def _seeds(many: int) -> str:
+    return f"{many} seed{'s'[: many != 1]}"
+
+
 def _masks(records: Sequence[Record]) -> Iterator[Section]:
     with_masks = [record.score("final") for record in records if not record.label]
     without = [record.score("final") for record in records if record.label]
@@ -229,7 +233,7 @@ def _masks(records: Sequence[Record]) -> Iterator[Section]:
     task, steps = records[0].env_id, records[0].steps
     reached = f"{number(median(with_masks))} with masks, {number(median(without))} without"
     said = f"`{records[0].algorithm}` on `{task}`, {count(steps)} steps: {reached}"
-    text = f"Every row keeps to the [masks](action_masks.md) an environment gives. {said} (medians of {len(with_masks)} seeds)."
+    text = f"Every row keeps to the [masks](action_masks.md) an environment gives. {said} (medians of {_seeds(len(with_masks))})."
     yield Section("Action masks", text, ("some actions are not allowed", "any row", said))
 
 
