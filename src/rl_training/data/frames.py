@@ -6,6 +6,8 @@ start. An observation is named by the id of its newest frame: which older ones b
 
     FrameNumbers  in the feed: gives each new frame its id, and puts ids in the place of a `Step`'s observations
     FrameStore    in a replay: a ring of frames; stacks are gathered on the device it lives on, with fixed shapes, without asking the host
+
+Where several feeds fill one store, each numbers its own frames, and `FrameStreams` (frame_streams.py) stands between them.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ FRAMES, STACKS = "frames", "frame_stacks"
 oldest first (0: before the episode's start). Their own ids are the last column, one after the other."""
 
 NO_FRAME = 0
+GONE = -1  # in the place of an id: a frame that is not held any more
 _NEVER = np.iinfo(np.int64).max
 
 
@@ -176,7 +179,7 @@ class FrameStore:
             self.base = int(stacks[0, -1])
         self.next = int(stacks[-1, -1]) + 1
         frames, stacks = frames[-self.capacity :].reshape(-1, self._elements), stacks[-self.capacity :]
-        oldest = np.where(stacks > NO_FRAME, stacks, _NEVER).min(1)
+        oldest = np.where(stacks != NO_FRAME, stacks, _NEVER).min(1)
         rows = self.rows_of(stacks)
         start, count = int(rows[0, -1]), len(rows)
         head = min(count, self.capacity + 1 - start)
@@ -200,7 +203,7 @@ class FrameStore:
 
     def rows_of(self, ids: Array) -> Array:
         """The rows of the frames with these ids; of frames that are gone, some row."""
-        rows: Array = np.where(ids > NO_FRAME, 1 + (ids - self.base) % self.capacity, 0)
+        rows: Array = np.where(ids != NO_FRAME, 1 + (ids - self.base) % self.capacity, 0)
         return rows
 
     def oldest_of(self, ids: Array) -> Array:
@@ -208,7 +211,7 @@ class FrameStore:
         if ids.size and int(ids.max()) >= self.next:
             raise ValueError(f"items name the frame {int(ids.max())}, and the newest one is {self.next - 1}")
         flat = ids if ids.ndim == 2 else ids[:, None]
-        earliest = np.where(flat > NO_FRAME, flat, _NEVER).min(1)
+        earliest = np.where(flat != NO_FRAME, flat, _NEVER).min(1)
         held = earliest >= self.first
         oldest: Array = np.where(held, self._oldest[self.rows_of(np.where(held & (earliest < _NEVER), earliest, NO_FRAME))], 0)
         return oldest

@@ -24,6 +24,7 @@ from rl_training.runtime.run import RunOptions, TrainResult
 from rl_training.runtime.trainer_setup import Setup, prepare
 from rl_training.runtime.value_based import (
     ValueParts,
+    all_envs,
     head_keywords,
     learner_keywords,
     make_feed,
@@ -83,7 +84,7 @@ def build_parts(setup: Setup, algorithm: type[DRQN] = DRQN, rule: Rule | None = 
     make = partial(
         buffer,
         **replay_keywords(setup, s, learner.backup),
-        num_envs=config.num_envs,
+        num_envs=all_envs(config),
         sequence_length=s.sequence_length,
         hidden_size=state[0].shape[-1],
         num_layers=state[0].shape[0],
@@ -92,7 +93,7 @@ def build_parts(setup: Setup, algorithm: type[DRQN] = DRQN, rule: Rule | None = 
         burn_in=s.burn_in,
     )
     held, placed = place_replay(setup, make, sample=s.sequence_length)
-    replay, feed = make_feed(setup, held.make_assembler(), placed, clip_rewards=True)  # a chunk holds single steps
+    replay, feed = make_feed(setup, held.make_assembler(config.num_envs), placed, clip_rewards=True)  # a chunk holds single steps
     return ValueParts(network, learner, replay, feed, make)
 
 

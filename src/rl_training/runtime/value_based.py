@@ -17,6 +17,7 @@ from rl_training.data.normalized import NormalizedReplay
 from rl_training.data.replay import Replay
 from rl_training.data.sampled_ring import SampledBuffer
 from rl_training.data.storage import Field
+from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.settings import RecurrentSettings, ValueSettings
 from rl_training.models.heads import HeadKeywords
 from rl_training.models.network import Network
@@ -83,7 +84,7 @@ def replay_keywords(setup: Setup, settings: ValueSettings, backup: Backup) -> di
         keywords |= {"alpha": settings.prioritized_alpha, "priority_eps": settings.priority_eps}
     if stores_frames(setup):
         frames = setup.spaces["frame_stack"]
-        keywords["frames"] = FrameLayout(frames, spare=setup.config.num_envs * (settings.n_step + frames))
+        keywords["frames"] = FrameLayout(frames, spare=all_envs(setup.config) * (settings.n_step + frames) + _between_blocks(setup.config))
     masks = setup.envs.action_masks
     extra = dict(setup.previous_fields)
     if masks is not None:
@@ -93,8 +94,22 @@ def replay_keywords(setup: Setup, settings: ValueSettings, backup: Backup) -> di
 
 
 def stores_frames(setup: Setup) -> bool:
-    """Whether frames are stored once: of images, where whoever acts is here."""
-    return "image" in setup.spaces and not setup.config.actors
+    """Whether frames are stored once, as those of images are."""
+    return "image" in setup.spaces
+
+
+def all_envs(config: TrainConfig) -> int:
+    """Environments of all actors together, or of this process."""
+    return config.num_envs * max(1, config.actors)
+
+
+def _between_blocks(config: TrainConfig) -> int:
+    """Frames that come between two blocks of one actor, whose windows and chunks stay open meanwhile."""
+    if not config.actors or config.lockstep:
+        return 0
+    from rl_training.runtime.distributed.blocks import BLOCK_STEPS
+
+    return config.actors * max(BLOCK_STEPS, config.num_envs)
 
 
 def make_feed(setup: Setup, maker: ItemMaker, held: Replay, *, clip_rewards: bool) -> tuple[Replay, ReplayFeed]:
@@ -135,7 +150,7 @@ def train_value_based(setup: Setup, options: RunOptions, made: ValueParts) -> Tr
     config, settings = setup.config, setup.config.settings
     assert isinstance(settings, ValueSettings)  # a value-based row has these
     network, learner, replay, feed, make_buffer = made
-    num_envs = config.num_envs * max(1, config.actors)
+    num_envs = all_envs(config)
     epsilon = exploration(settings, config.horizon, num_envs)
 
     def behaviour_of(envs: range, seed: int) -> EpsilonGreedy:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rl_training.data.frames import FRAMES, STACKS
 from rl_training.data.sequences import joined
 from rl_training.types import EnvStep, Episode, Items, State
 
@@ -14,6 +15,10 @@ BLOCK_STEPS = 64
 """Environment steps of a block, at most: enough that sending it costs little beside them, few enough to be learned from while new."""
 BLOCK_SECONDS = 0.25
 """A block of slow environments is sent after so long, whatever it holds by then."""
+
+
+BROUGHT = (FRAMES, STACKS)
+"""What items bring beside themselves, or what comes without any."""
 
 
 class Order(NamedTuple):
@@ -44,9 +49,11 @@ class Outbox:
         self._items.append(items)
 
     def take(self) -> Items:
-        """All of them, oldest first; {}: none."""
-        items, self._items = joined(self._items), []
-        return items
+        """All of them, oldest first, and all the frames they brought; {}: none."""
+        taken, self._items = self._items, []
+        items = [{name: value for name, value in some.items() if name not in BROUGHT} for some in taken if "rewards" in some]
+        frames = [{name: some[name] for name in BROUGHT} for some in taken if FRAMES in some]
+        return {**joined(items), **joined(frames)}
 
 
 def joined_steps(steps: Sequence[EnvStep]) -> EnvStep:

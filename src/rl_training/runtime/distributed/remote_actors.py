@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+from rl_training.data.frame_streams import FrameStreams
 from rl_training.data.replay import Replay
 from rl_training.data.storage import as_array
 from rl_training.envs.episodes import one_line
@@ -83,12 +84,16 @@ class RemoteActors:
         learning_starts: int,
         lockstep: bool,
         reseed: Callable[[ActorPlan, int, int], ActorPlan],
+        streams: FrameStreams | None = None,
     ) -> None:
-        """num_envs: of each actor. reseed: (plan, actor, start) → the plan of an actor that is started again: it draws anew."""
+        """num_envs: of each actor. reseed: (plan, actor, start) → the plan of an actor that is started again: it draws anew.
+
+        streams: where the replay is here and stores frames once, what numbers those of all actors.
+        """
         self.network, self.learns_from, self._learning_starts = network, learning_starts, learning_starts
         self._cluster, self._ray, self._publisher, self._replay = cluster, cluster.ray, publisher, replay
         self._shards = replay if isinstance(replay, ShardedReplay) else None
-        self._num_envs, self._lockstep, self._reseed = num_envs, lockstep, reseed
+        self._num_envs, self._lockstep, self._reseed, self._streams = num_envs, lockstep, reseed, streams
         self._clock = Clock()
         self._flights: dict[Any, Flight] = {}  # by the reference to the facts, in the order they were asked for
         self._arrived: deque[Block] = deque()
@@ -165,10 +170,10 @@ class RemoteActors:
         self._waited += time.monotonic() - began
         seat, facts, items = self._arrived.popleft()
         if self._shards is not None:
-            if facts.num_items:
-                self._shards.add_reference(items)
+            if facts.num_items or self._shards.framed:  # frames come before the items that are made of them
+                self._shards.add_reference(items, seat)
         elif items:
-            self._replay.add_items(items)
+            self._replay.add_items(items if self._streams is None else self._streams.renumber(seat, items))
         self._seats[seat].num_open = facts.num_open
         self._blocks += 1
         self._staleness += self._clock.updates - facts.version
@@ -187,14 +192,17 @@ class RemoteActors:
                 self._flights[facts] = Flight(index, items)
 
     def _look(self, seconds: float) -> None:
-        """Takes in what has come within so many seconds: all of it, so that the loop seldom asks."""
-        references = list(self._flights)
-        ready, rest = self._ray.wait(references, num_returns=1, timeout=seconds, fetch_local=False)
+        """Takes in what has come within so many seconds: all of it, so that the loop seldom asks; of each actor in the order asked."""
+        asked = list(self._flights.items())
+        ready, rest = self._ray.wait([reference for reference, _ in asked], num_returns=1, timeout=seconds, fetch_local=False)
         if ready and rest:
             more, _ = self._ray.wait(rest, num_returns=len(rest), timeout=0, fetch_local=False)
             ready += more
-        for reference in ready:
-            if reference in self._flights:  # not of a process that has been replaced meanwhile
+        come, behind = set(ready), set()
+        for reference, flight in asked:
+            if reference not in come:
+                behind.add(flight.seat)
+            elif flight.seat not in behind and reference in self._flights:  # not of a process that has been replaced meanwhile
                 self._take_in(reference)
 
     def _take_in(self, reference: Any) -> None:
@@ -270,10 +278,11 @@ class RemoteActors:
         states = self._states()
         for state in states:
             state["learns_from"] = self.learns_from
-        if len(states) == 1 and not self._arrived:
+        if len(states) == 1 and not self._arrived and (self._streams is None or self._streams.is_one):
             return states[0]
+        streams = None if self._streams is None else self._streams.state_dict()
         waiting = [{"seat": block.seat, "facts": facts_state(block.facts), "items": self._items_of(block)} for block in self._arrived]
-        return {"actors": states, "waiting": waiting}
+        return {"actors": states, "waiting": waiting, "streams": streams}
 
     def _items_of(self, block: Block) -> Items:
         items: Items = block.items if self._shards is None else self._ray.get(block.items)
@@ -298,6 +307,11 @@ class RemoteActors:
             self._arrived = deque(block._replace(items=self._ray.put(block.items)) for block in self._arrived)
         if any(not 0 <= block.seat < len(self._seats) for block in self._arrived):
             raise ValueError("a block of the checkpoint is of an actor that is not there")
+        if self._streams is not None:
+            if "actors" in state:
+                self._streams.load_state_dict(state["streams"])
+            else:
+                self._streams.go_on_as_one(int(state["feed"]["frames"]["next"]))
         self.learns_from = int(states[0]["learns_from"])
         said = self._ask_all(lambda index: self._seats[index].process.load_state_dict.remote(states[index]), losing=0)
         for text in (text for texts in said for text in texts):

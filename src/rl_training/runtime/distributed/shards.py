@@ -6,6 +6,7 @@ whole batch. Masses are those that the shards last told of, a few batches ago. B
 from.
 
 Items go from an actor to a shard without passing the learner, which hands on a reference. A shard that dies is started again, empty.
+Where frames are stored once, an actor's always go to the same shard: its items name those that came before them.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rl_training.data.frame_streams import FrameStreams
 from rl_training.data.generators import generator_state, load_generator_state
 from rl_training.data.sampled_ring import SampledBuffer
 from rl_training.envs.episodes import one_line
@@ -51,15 +53,17 @@ class Drawn(NamedTuple):
 class ShardProcess:
     """One Ray process around a buffer."""
 
-    def __init__(self, make: Callable[..., SampledBuffer], changes: Mapping[str, Any]) -> None:
+    def __init__(self, make: Callable[..., SampledBuffer], changes: Mapping[str, Any], streams: FrameStreams | None) -> None:
+        """streams: where frames are stored once, what numbers those of its actors."""
         self._buffer: Any = make(**changes)
+        self._streams = streams
 
     def facts(self) -> ShardFacts:
         buffer = self._buffer
         return ShardFacts(buffer.mass, len(buffer), buffer.num_transitions)
 
-    def add_items(self, items: Items) -> ShardFacts:
-        self._buffer.add_items(items)
+    def add_items(self, items: Items, stream: int) -> ShardFacts:
+        self._buffer.add_items(items if self._streams is None else self._streams.renumber(stream, items))
         return self.facts()
 
     def sample(self, count: int) -> Drawn:
@@ -73,11 +77,17 @@ class ShardProcess:
 
     def write(self, file: Path) -> tuple[State, str]:
         """Its own file of a checkpoint; what the manifest says of it, and its digest."""
-        tree, tensors = split_state(self._buffer.state_dict(copy=False))
+        state = self._buffer.state_dict(copy=False)
+        if self._streams is not None:
+            state["streams"] = self._streams.state_dict()
+        tree, tensors = split_state(state)
         return tree, write_tensors(file, tensors)
 
     def read(self, file: Path, tree: State, expected: str) -> ShardFacts:
-        self._buffer.load_state_dict(join_state(tree, read_tensors(file, expected), source=str(file)))
+        state = join_state(tree, read_tensors(file, expected), source=str(file))
+        self._buffer.load_state_dict(state)
+        if self._streams is not None:
+            self._streams.load_state_dict(state["streams"])
         return self.facts()
 
 
@@ -87,12 +97,24 @@ class ShardedReplay:
     packs = False
 
     def __init__(
-        self, make: Callable[..., SampledBuffer], *, shards: int, capacity: int, time_axis: bool, device: torch.device, seed: int
+        self,
+        make: Callable[..., SampledBuffer],
+        *,
+        shards: int,
+        capacity: int,
+        time_axis: bool,
+        device: torch.device,
+        seed: int,
+        streams: FrameStreams | None = None,
     ) -> None:
-        """make: a shard's buffer, of `capacity` and `seed`. capacity: of all together. time_axis: batches are [T, B, ...]."""
+        """make: a shard's buffer, of `capacity` and `seed`. capacity: of all together. time_axis: batches are [T, B, ...].
+
+        streams: where frames are stored once, what a shard numbers them by.
+        """
         seeds = np.random.SeedSequence(seed).spawn(shards)
         self._changes = [{"capacity": capacity // shards, "seed": int(each.generate_state(1)[0])} for each in seeds]
-        self._make, self._batch_axis, self._device = make, int(time_axis), device
+        self._make, self._batch_axis, self._device, self._streams = make, int(time_axis), device, streams
+        self.framed = streams is not None
         self.generator = np.random.default_rng(seed)
         self._facts = [ShardFacts(0.0, 0, 0)] * shards
         self._adds: list[deque[Any]] = [deque() for _ in range(shards)]
@@ -105,7 +127,7 @@ class ShardedReplay:
         self._shards = [self._start(index) for index in range(len(self._changes))]
 
     def _start(self, index: int) -> Any:
-        return self._cluster.start(ShardProcess, self._first_place + index, self._make, self._changes[index])
+        return self._cluster.start(ShardProcess, self._first_place + index, self._make, self._changes[index], self._streams)
 
     # Items
 
@@ -118,13 +140,16 @@ class ShardedReplay:
         return sum(facts.transitions for facts in self._facts)
 
     def add_items(self, items: Items) -> None:
-        self.add_reference(self._ray.put(items))
+        self.add_reference(self._ray.put(items), 0)
 
-    def add_reference(self, items: Any) -> None:
-        """items: a reference to finished ones, which go to the shard without passing here."""
-        index, self._next = self._next, (self._next + 1) % len(self._shards)
+    def add_reference(self, items: Any, actor: int) -> None:
+        """items: a reference to finished ones of this actor, which go to the shard without passing here."""
+        if self.framed:
+            index = actor % len(self._shards)
+        else:
+            index, self._next = self._next, (self._next + 1) % len(self._shards)
         waiting = self._adds[index]
-        waiting.append(self._shards[index].add_items.remote(items))
+        waiting.append(self._shards[index].add_items.remote(items, actor))
         done, _ = self._ray.wait(list(waiting), num_returns=len(waiting), timeout=0)
         for _ in range(max(len(done), len(waiting) - MOST_ADDS, not len(self))):  # in their order: the first ones are done first
             if self._heard(index, waiting.popleft()) is None:

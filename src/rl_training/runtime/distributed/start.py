@@ -10,8 +10,10 @@ from functools import partial
 import numpy as np
 
 from rl_training.algorithms.q_learner import QLearner
+from rl_training.data.frame_streams import FrameStreams
 from rl_training.data.replay import Replay
 from rl_training.data.sampled_ring import SampledBuffer
+from rl_training.data.storage import Field, as_torch_dtype
 from rl_training.envs.episodes import one_line
 from rl_training.envs.factory import find_env, make_envs
 from rl_training.errors import UserError
@@ -19,7 +21,7 @@ from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.settings import RecurrentSettings, ValueSettings
 from rl_training.runtime.actor import ItemMaker
 from rl_training.runtime.behaviour import EpsilonGreedy
-from rl_training.runtime.distributed.actor_process import ActorPlan
+from rl_training.runtime.distributed.actor_process import ActorPlan, FramePlan
 from rl_training.runtime.distributed.blocks import BLOCK_STEPS
 from rl_training.runtime.distributed.cluster import Cluster, import_ray
 from rl_training.runtime.distributed.first_priorities import FirstPriorities
@@ -27,6 +29,7 @@ from rl_training.runtime.distributed.remote_actors import IN_FLIGHT, RemoteActor
 from rl_training.runtime.distributed.shards import ShardedReplay
 from rl_training.runtime.distributed.weights import Publisher
 from rl_training.runtime.trainer_setup import Setup
+from rl_training.runtime.value_based import stores_frames
 
 MakeBehaviour = Callable[[range, int], EpsilonGreedy]
 """(the numbers of its environments, a seed) → what an actor explores by."""
@@ -57,6 +60,7 @@ def start_actors(setup: Setup, learner: QLearner, maker: ItemMaker, replay: Repl
             learning_starts=plans[0].behaviour.learning_starts,
             lockstep=config.lockstep,
             reseed=lambda plan, index, start: _reseeded(plan, setup, behaviour, index, start),
+            streams=None if isinstance(replay, ShardedReplay) else _streams(setup),
         )
     except BaseException:
         cluster.close()
@@ -67,6 +71,10 @@ def in_shards(setup: Setup, make: Callable[..., SampledBuffer]) -> ShardedReplay
     """make: makes a shard's buffer."""
     config, settings = setup.config, setup.config.settings
     assert isinstance(settings, ValueSettings)  # actors need a value-based row
+    streams = _streams(setup)
+    if streams is not None and config.replay_shards > config.actors:
+        setup.envs.close()
+        raise UserError(f"an actor's images go to one shard: replay_shards must be <= actors: {config.actors}, got {config.replay_shards}")
     return ShardedReplay(
         make,
         shards=config.replay_shards,
@@ -74,7 +82,26 @@ def in_shards(setup: Setup, make: Callable[..., SampledBuffer]) -> ShardedReplay
         time_axis=isinstance(settings, RecurrentSettings),
         device=setup.device,
         seed=setup.seeds.replay,
+        streams=streams,
     )
+
+
+def _streams(setup: Setup) -> FrameStreams | None:
+    """What numbers the frames of all actors, where they are stored once."""
+    frames = _frames(setup)
+    return None if frames is None else FrameStreams(setup.config.actors, frames.reach)
+
+
+def _frames(setup: Setup) -> FramePlan | None:
+    if not stores_frames(setup):
+        return None
+    settings, spaces, num_envs = setup.config.settings, setup.spaces, setup.config.num_envs
+    assert isinstance(settings, ValueSettings)  # actors need a value-based row
+    # An item of a block reaches back over its own steps; each brings a frame, and its episode's start another.
+    length = settings.sequence_length if isinstance(settings, RecurrentSettings) else settings.n_step
+    vector_steps = max(1, BLOCK_STEPS // num_envs) + length + spaces["frame_stack"]
+    obs = Field(tuple(spaces["obs_shape"]), as_torch_dtype(spaces["obs_dtype"]))
+    return FramePlan(obs, spaces["frame_stack"], 2 * num_envs * vector_steps)
 
 
 def _plan(setup: Setup, learner: QLearner, maker: ItemMaker, behaviour: MakeBehaviour, index: int) -> ActorPlan:
@@ -94,7 +121,7 @@ def _plan(setup: Setup, learner: QLearner, maker: ItemMaker, behaviour: MakeBeha
     seed = setup.seeds.actor if index == 0 else _seed(setup, index, 0)
     threads = int(config.threads) if config.lockstep else 1
     first = FirstPriorities(learner, seed=seed) if actors_rank(config) else None
-    return ActorPlan(envs, maker, behaviour(numbers, seed), seed, threads, first)
+    return ActorPlan(envs, maker, behaviour(numbers, seed), seed, threads, first, frames=_frames(setup))
 
 
 def actors_rank(config: TrainConfig) -> bool:
