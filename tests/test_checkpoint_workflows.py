@@ -19,7 +19,8 @@ import yaml
 
 from checkpoint_files import edit
 from rl_training.errors import CheckpointError, ConfigError, RunError, SpaceError, UserError
-from rl_training.experiment.checkpointing import CheckpointStore, open_checkpoint
+from rl_training.experiment.checkpoint_store import CheckpointStore
+from rl_training.experiment.checkpointing import open_checkpoint
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.run import Run
 from rl_training.runtime.workflows import evaluate_checkpoint, fresh_policy, load_policy, resume_training, train
@@ -263,10 +264,10 @@ def test_an_interrupted_run_saves_and_leaves_with_its_code(signum: int, code: in
 
 
 def test_a_full_disk_keeps_the_last_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rl_training.experiment import checkpointing
+    from rl_training.experiment import checkpoint_store
 
     calls = 0
-    original = checkpointing.write_tensors
+    original = checkpoint_store.write_tensors
 
     def full_at_the_third(*args: Any, **keywords: Any) -> Any:
         nonlocal calls
@@ -275,7 +276,7 @@ def test_a_full_disk_keeps_the_last_checkpoint(tmp_path: Path, monkeypatch: pyte
             raise OSError(28, "No space left on device")
         return original(*args, **keywords)
 
-    monkeypatch.setattr(checkpointing, "write_tensors", full_at_the_third)
+    monkeypatch.setattr(checkpoint_store, "write_tensors", full_at_the_third)
     with pytest.raises(RunError, match="No space left on device"):
         train(smoke_config(tmp_path, eval_interval=0, checkpoint_interval=100))
     (run_dir,) = tmp_path.iterdir()

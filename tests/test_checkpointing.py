@@ -23,16 +23,12 @@ from safetensors.torch import load_file, save_file
 from checkpoint_files import edit
 from rl_training.errors import CheckpointError, RunError
 from rl_training.experiment import checkpointing, files, state_files
-from rl_training.experiment.checkpointing import (
-    CheckpointStore,
-    MissingCheckpoint,
-    copy_checkpoint,
-    manifest_of,
-    open_checkpoint,
-    with_checkpoint,
-)
+from rl_training.experiment.checkpoint_copy import copy_checkpoint
+from rl_training.experiment.checkpoint_store import CheckpointStore
+from rl_training.experiment.checkpointing import MissingCheckpoint, open_checkpoint, with_checkpoint
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.files import remove
+from rl_training.experiment.manifest import manifest_of
 from rl_training.experiment.runs import RunDirectory
 from rl_training.experiment.state_files import join_state, read_tensors, split_state, write_tensors
 

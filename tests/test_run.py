@@ -13,7 +13,8 @@ import torch
 
 from rl_training.data import ReplayBuffer
 from rl_training.errors import RunError
-from rl_training.experiment.checkpointing import CheckpointStore, open_checkpoint
+from rl_training.experiment.checkpoint_store import CheckpointStore
+from rl_training.experiment.checkpointing import open_checkpoint
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.runs import RunDirectory
 from rl_training.experiment.state_files import split_state

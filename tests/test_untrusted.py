@@ -16,7 +16,8 @@ from checkpoint_files import edit
 from command_line import Cli
 from rl_training import DQN
 from rl_training.errors import UserError
-from rl_training.experiment.checkpointing import copy_checkpoint, open_checkpoint
+from rl_training.experiment.checkpoint_copy import copy_checkpoint
+from rl_training.experiment.checkpointing import open_checkpoint
 from rl_training.experiment.runs import RunDirectory
 from rl_training.runtime.workflows import evaluate_checkpoint, resume_training
 

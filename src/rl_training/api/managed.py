@@ -222,7 +222,7 @@ class ManagedAlgorithm:
 
     def save(self, path: str | Path) -> Path:
         """Copies the newest checkpoint to the directory `path`: `load` and `resume` take it, and so does the command line."""
-        from rl_training.experiment.checkpointing import copy_checkpoint
+        from rl_training.experiment.checkpoint_copy import copy_checkpoint
 
         return copy_checkpoint(self._trained("save"), path)
 
@@ -288,7 +288,7 @@ class ManagedAlgorithm:
         if self._goes_on_in_place:
             yield path
             return
-        from rl_training.experiment.checkpointing import copy_checkpoint
+        from rl_training.experiment.checkpoint_copy import copy_checkpoint
 
         with tempfile.TemporaryDirectory() as folder:
             yield copy_checkpoint(path, Path(folder) / "checkpoint")

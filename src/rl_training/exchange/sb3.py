@@ -22,9 +22,11 @@ from torch import Tensor, nn
 
 from rl_training.envs.factory import make_envs
 from rl_training.errors import UserError
-from rl_training.experiment.checkpointing import CheckpointStore, copy_checkpoint, manifest_of, require_replaceable
+from rl_training.experiment.checkpoint_copy import copy_checkpoint, require_replaceable
+from rl_training.experiment.checkpoint_store import CheckpointStore
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.files import read_bytes, reason
+from rl_training.experiment.manifest import manifest_of
 from rl_training.runtime.trainer_setup import Seeds, build_network, describe_spaces, require_row_spaces
 from rl_training.types import ActivationName
 

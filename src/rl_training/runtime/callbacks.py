@@ -128,12 +128,12 @@ class SaveBest(Callback):
         self.path = Path(path)
 
     def on_start(self, run: Run) -> None:
-        from rl_training.experiment.checkpointing import require_replaceable  # loads torch, which whoever makes this object may not need
+        from rl_training.experiment.checkpoint_copy import require_replaceable  # loads torch, which whoever makes this object may not need
 
         require_replaceable(self.path)  # now, not after the hours to the first evaluation
 
     def on_best(self, run: Run, path: Path) -> None:
-        from rl_training.experiment.checkpointing import copy_checkpoint
+        from rl_training.experiment.checkpoint_copy import copy_checkpoint
 
         copy_checkpoint(path, self.path)
 

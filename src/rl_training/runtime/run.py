@@ -14,9 +14,10 @@ from typing import NoReturn
 
 from rl_training.envs.episodes import one_line
 from rl_training.errors import Interrupted, RunError, UserError, warn
-from rl_training.experiment.checkpointing import CheckpointStore, manifest_of
+from rl_training.experiment.checkpoint_store import CheckpointStore
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.logging import JsonlSink, Sinks, TensorBoardSink
+from rl_training.experiment.manifest import manifest_of
 from rl_training.experiment.runs import RunDirectory
 from rl_training.experiment.tracking import open_trackers, require_trackers
 from rl_training.runtime import saving

@@ -10,8 +10,10 @@ import torch
 from rl_training.data.replay import WritesFiles
 from rl_training.envs.spaces import require_same_spaces
 from rl_training.errors import CheckpointError, RunError, UserError, warn
-from rl_training.experiment.checkpointing import Checkpoint, CheckpointStore, manifest_of
+from rl_training.experiment.checkpoint_store import CheckpointStore
+from rl_training.experiment.checkpointing import Checkpoint
 from rl_training.experiment.config import TrainConfig
+from rl_training.experiment.manifest import manifest_of
 from rl_training.runtime.run_parts import Parts
 from rl_training.runtime.run_state import RunState
 from rl_training.types import State
