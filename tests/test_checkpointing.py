@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save_file
 
 from checkpoint_files import edit
 from rl_training.errors import CheckpointError, RunError
-from rl_training.experiment import checkpointing, files, state_files
+from rl_training.experiment import checkpoint_store, checkpointing, files, state_files
 from rl_training.experiment.checkpoint_copy import copy_checkpoint
 from rl_training.experiment.checkpoint_store import CheckpointStore
 from rl_training.experiment.checkpointing import MissingCheckpoint, open_checkpoint, with_checkpoint
@@ -647,7 +647,7 @@ def test_a_full_disk_leaves_the_last_checkpoint(run: RunDirectory, store: Checkp
         def full(*_: Any, **__: Any) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-        patch.setattr(checkpointing, "write_json", full)
+        patch.setattr(checkpoint_store, "write_json", full)
         check_that_the_last_one_stayed(run, store)
     save(store, run, 20)
     assert open_checkpoint(run.path).step == 20

@@ -108,6 +108,11 @@ class _RecurrentKeywords(_ConfigKeywords, total=False):
     spectral_norm: bool
     activation: Literal['relu', 'tanh', 'elu', 'gelu', 'silu']
     layer_norm: bool
+    recurrent_hidden_size: int
+    recurrent_num_layers: int
+    core: str
+    head_hidden_sizes: Sequence[int]
+    previous_action_reward: bool
     epsilon_start: float
     epsilon_end: float
     exploration_fraction: float
@@ -150,12 +155,7 @@ class _RecurrentKeywords(_ConfigKeywords, total=False):
     munchausen_clip: float
     initial_priority: Literal['auto', 'max', 'actor']
     features_dim: int
-    head_hidden_sizes: Sequence[int]
-    recurrent_hidden_size: int
-    recurrent_num_layers: int
     recurrent_skip: bool
-    core: str
-    previous_action_reward: bool
     sequence_length: int
     sequence_overlap: int
     burn_in: int
@@ -204,6 +204,11 @@ class _RecurrentPPOKeywords(_ConfigKeywords, total=False):
     spectral_norm: bool
     activation: Literal['relu', 'tanh', 'elu', 'gelu', 'silu']
     layer_norm: bool
+    recurrent_hidden_size: int
+    recurrent_num_layers: int
+    core: str
+    head_hidden_sizes: Sequence[int]
+    previous_action_reward: bool
     num_steps: int
     update_epochs: int
     minibatch_size: int
@@ -219,11 +224,6 @@ class _RecurrentPPOKeywords(_ConfigKeywords, total=False):
     hidden_sizes: Sequence[int]
     log_std_init: float
     features_dim: int | None
-    head_hidden_sizes: Sequence[int]
-    recurrent_hidden_size: int
-    recurrent_num_layers: int
-    core: str
-    previous_action_reward: bool
 
 class _PQNKeywords(_ConfigKeywords, total=False):
     learning_rate: float | Mapping[str, Any] | Callable[[int], float]
@@ -263,6 +263,11 @@ class _RecurrentPQNKeywords(_ConfigKeywords, total=False):
     spectral_norm: bool
     activation: Literal['relu', 'tanh', 'elu', 'gelu', 'silu']
     layer_norm: bool
+    recurrent_hidden_size: int
+    recurrent_num_layers: int
+    core: str
+    head_hidden_sizes: Sequence[int]
+    previous_action_reward: bool
     epsilon_start: float
     epsilon_end: float
     exploration_fraction: float
@@ -275,12 +280,7 @@ class _RecurrentPQNKeywords(_ConfigKeywords, total=False):
     hidden_sizes: Sequence[int]
     dueling: bool
     features_dim: int
-    head_hidden_sizes: Sequence[int]
-    recurrent_hidden_size: int
-    recurrent_num_layers: int
     recurrent_skip: bool
-    core: str
-    previous_action_reward: bool
 
 class DQN(ManagedAlgorithm, row='dqn'):
     def __init__(self, config: _Source, **keywords: Unpack[_ValueKeywords]) -> None: ...

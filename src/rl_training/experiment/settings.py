@@ -138,6 +138,16 @@ class ExploringSettings(LearningSettings):
     epsilon: Annotated[float | Schedule | None, OrSchedule(Unit | None, high=1.0)] = None  # in place of the three above
 
 
+class CoreSettings(LearningSettings):
+    """Rows with a recurrent network: encoder (`hidden_sizes`, `features_dim`), core, head or heads (`head_hidden_sizes`)."""
+
+    recurrent_hidden_size: Width = 64
+    recurrent_num_layers: Depth = 1
+    core: CoreName = "lstm"
+    head_hidden_sizes: Sizes = ()
+    previous_action_reward: bool = False  # the core reads the action and reward that led to an observation beside its features
+
+
 class ValueSettings(ExploringSettings):
     """The value-based rows: DQN and everything that is DQN with other parts. All step counts are environment steps."""
 
@@ -195,17 +205,12 @@ class ValueSettings(ExploringSettings):
         return self
 
 
-class RecurrentSettings(ValueSettings):
-    """DRQN and R2D2: sequences of a recurrent network. `hidden_sizes` is the encoder's, `sequence_length` includes the burn-in."""
+class RecurrentSettings(ValueSettings, CoreSettings):
+    """DRQN and R2D2: sequences of a recurrent network. `sequence_length` includes the burn-in."""
 
     hidden_sizes: Sizes = (64,)
     features_dim: Width = 64
-    head_hidden_sizes: Sizes = ()
-    recurrent_hidden_size: Width = 64
-    recurrent_num_layers: Depth = 1
     recurrent_skip: bool = False  # the head reads the encoder's features beside the core's output
-    core: CoreName = "lstm"
-    previous_action_reward: bool = False  # the core reads the action and reward that led to an observation beside its features
     sequence_length: Stretch = 20
     sequence_overlap: Steps = 0
     burn_in: Steps = 0
@@ -255,18 +260,13 @@ class PPOSettings(RolloutSettings):
     log_std_init: float = 0.0  # Box actions only: the logarithm of the standard deviation to start with
 
 
-class RecurrentPPOSettings(PPOSettings):
-    """Recurrent PPO: encoder (`hidden_sizes`, `features_dim`), core, heads (`head_hidden_sizes`). Sequences are what an episode did within
-    a rollout, so `num_steps` bounds their length."""
+class RecurrentPPOSettings(PPOSettings, CoreSettings):
+    """Recurrent PPO. Sequences are what an episode did within a rollout, so `num_steps` bounds their length. The core reads the previous
+    action of Discrete spaces only."""
 
     num_steps: Rounds = 128
     hidden_sizes: Sizes = ()
     features_dim: Width | None = 64  # None: no such layer
-    head_hidden_sizes: Sizes = ()
-    recurrent_hidden_size: Width = 64
-    recurrent_num_layers: Depth = 1
-    core: CoreName = "lstm"
-    previous_action_reward: bool = False  # as in RecurrentSettings; Discrete actions only
 
 
 class PQNSettings(RolloutSettings, ExploringSettings):
@@ -286,15 +286,9 @@ class PQNSettings(RolloutSettings, ExploringSettings):
     dueling: bool = False
 
 
-class RecurrentPQNSettings(PQNSettings):
-    """Recurrent PQN: encoder (`hidden_sizes`, `features_dim`), core, head (`head_hidden_sizes`). Sequences are what an episode did within a
-    rollout, so `num_steps` bounds their length."""
+class RecurrentPQNSettings(PQNSettings, CoreSettings):
+    """Recurrent PQN. Sequences are what an episode did within a rollout, so `num_steps` bounds their length."""
 
     hidden_sizes: Sizes = ()
     features_dim: Width = 64
-    head_hidden_sizes: Sizes = ()
-    recurrent_hidden_size: Width = 64
-    recurrent_num_layers: Depth = 1
-    recurrent_skip: bool = False  # the head reads the encoder's features beside the core's output
-    core: CoreName = "lstm"
-    previous_action_reward: bool = False  # as in RecurrentSettings
+    recurrent_skip: bool = False  # as in RecurrentSettings
