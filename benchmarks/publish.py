@@ -1,4 +1,4 @@
-"""Writes docs/results.md and the README's table from the records: `python -m benchmarks.publish` (`make results`)."""
+"""Writes docs/results.md and the README's numbers from the records: `python -m benchmarks.publish` (`make results`)."""
 
 from __future__ import annotations
 

@@ -28,6 +28,9 @@ DOCS = Path(__file__).resolve().parent
 PAGES = (
     ("Getting started", "index.md"),
     ("Which algorithm should I use?", "choosing.md"),
+    ("Atari in ten minutes", "atari-in-ten-minutes.md"),
+    ("R2D2 on your own task", "r2d2-on-your-own-task.md"),
+    ("From one machine to many", "from-one-machine-to-many.md"),
     ("Command line", "command-line.md"),
     ("Configuration", "configuration.md"),
     ("Checkpoints and resume", "checkpoints.md"),
@@ -87,7 +90,8 @@ def navigation() -> list[dict[str, Any]]:
     nav += [{_title(DOCS / file): file} for file in others if file not in named and not file.startswith("algorithms/")]
     rows = [{name: f"algorithms/{name}.md"} for name in algorithm_names()]
     nav.append({"Python reference": [{package.replace(".api", ""): file} for file, (package, _) in REFERENCE.items()]})
-    nav.insert(4, {"Algorithms": [{"All of them": "algorithms/index.md"}, *rows]})
+    after = next(at for at, entry in enumerate(nav) if "Configuration" in entry) + 1
+    nav.insert(after, {"Algorithms": [{"All of them": "algorithms/index.md"}, *rows]})
     return nav
 
 

@@ -10,10 +10,12 @@ import contextlib
 import importlib
 import importlib.util
 import io
+import json
 import re
 import shlex
 import subprocess
 import sys
+import types
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -223,6 +225,50 @@ def check_flags(words: list[str], where: str) -> None:
             command = command.commands[word]
         else:
             assert not hasattr(command, "commands"), f"{where}: there is no command {word}"
+
+
+def cells(notebook: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    return [cell for cell in found if cell["cell_type"] == "code"]
+
+
+@pytest.mark.parametrize("notebook", sorted(ROOT.glob("examples/*.ipynb")), ids=lambda path: path.stem)
+def test_a_notebook_runs_from_top_to_bottom(
+    notebook: Path, reader: Cli, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its cells as they stand, without Jupyter: only what shows a video in a page is put in the place of IPython's."""
+    for module in ("matplotlib", "onnxruntime", "moviepy", "pygame"):
+        pytest.importorskip(module)
+    shown: list[tuple[Any, ...]] = []
+    display = types.ModuleType("IPython.display")
+    display.Video = lambda *arguments, **options: shown.append(arguments)  # type: ignore[attr-defined]
+    ipython = types.ModuleType("IPython")
+    ipython.__dict__.update(version_info=(9, 0), get_ipython=lambda: None)  # matplotlib asks for both
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    monkeypatch.setitem(sys.modules, "IPython.display", display)
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    for number, cell in enumerate(cells(notebook)):
+        exec(compile("".join(cell["source"]), f"{notebook.name}, code cell {number}", "exec"), namespace)
+    action, values, (asked, _) = namespace["action"], namespace["values"], namespace["agent"].predict(namespace["obs"])
+    assert action == asked and values.shape == (1, 2)
+    assert shown == [("episode.mp4",)] and Path("episode.mp4").stat().st_size > 1_000
+    assert {"policy.onnx", "my_agent"} <= {path.name for path in Path().iterdir()}
+
+
+def test_notebooks_hold_no_outputs() -> None:
+    found = [cell for notebook in ROOT.glob("examples/*.ipynb") for cell in cells(notebook)]
+    assert len(found) > 4 and all(cell["outputs"] == [] and cell["execution_count"] is None for cell in found)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_pictures_are_there_and_small(page: str) -> None:
+    for target in re.findall(r"!\[[^]]+\]\(([^)\s]+)\)", (ROOT / page).read_text(encoding="utf-8")):
+        picture = (ROOT / page).parent / target
+        assert picture.stat().st_size < 200_000, target
+        if picture.suffix == ".svg":
+            elsewhere = re.search(r"(?:href|src|url)[=(][\"']?https?:", picture.read_text(encoding="utf-8"))
+            assert elsewhere is None, f"{target} asks for something elsewhere"
 
 
 # The pages made from the registry

@@ -351,6 +351,22 @@ def test_nothing_stands_out_of_the_page(browser: Browser, tmp_path: Path, width:
     assert (bright[0] > bright[1]) == (scheme == "light") and abs(bright[0] - bright[1]) > 400
 
 
+def test_recorded_videos_stand_beside_their_run(browser: Browser, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "runs" / "javascript:a #1", seed=1)
+    for name in ("play.mp4", "100%.mp4"):
+        (run / name).write_bytes(b"a video")
+    (run / "stray.mp4").symlink_to(tmp_path / "elsewhere.mp4")  # nothing is read through a link to nowhere
+    (tmp_path / "reports").mkdir()
+    write_report([tmp_path / "runs"], tmp_path / "reports" / "page.html")
+    browser.requests.clear()
+    browser.open(tmp_path / "reports" / "page.html")
+    assert texts(browser, "#runs tbody button") == ["javascript:a #1 ▶"]
+    browser.run("document.querySelector('#runs tbody button').click()")
+    addresses = browser.run("[...document.querySelectorAll('#details-videos video')].map((video) => video.src)")
+    assert addresses == [(run / name).as_uri() for name in ("100%.mp4", "play.mp4")]
+    assert {address.partition(":")[0] for address in browser.requests} <= {"file", "data"}  # data: the player's own buttons
+
+
 def test_it_counts_seeds(page: Browser, tmp_path: Path) -> None:
     assert texts(page, "#groups tbody td:nth-child(3)") == ["3", "3", "1"]
     write_run(tmp_path / "runs" / "evil again", seed=1, tag=EVIL)

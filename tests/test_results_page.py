@@ -1,4 +1,4 @@
-"""docs/results.md, the README's table and the statistics behind them: made from records, claiming nothing that an interval denies."""
+"""docs/results.md, the README's numbers and the statistics behind them: made from records, claiming nothing that an interval denies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ import ledger_runs
 from benchmarks.publish import RESULTS, ROOT, STATISTICS
 from rl_training.errors import UserError
 from rl_training.experiment.registry import algorithm_names
-from rl_training.ledger.publish import BEGIN, END, PUBLISHED, overview, publish, results_page, rows_of, spliced
+from rl_training.ledger.publish import PUBLISHED, overview, publish, results_page, rows_of
+from rl_training.ledger.readme import BEGIN, END, learned, speed, spliced
 from rl_training.ledger.records import Record, read_records
 from rl_training.ledger.statistics import Estimate, Statistics, bootstrap_improvement, bootstrap_iqm, bootstrap_profile
 from rl_training.ledger.suites import load_suite, plan_groups
@@ -159,6 +160,24 @@ def test_what_was_made_otherwise_or_is_not_complete_is_said(tmp_path: Path) -> N
     assert "(2 of 3 seeds)" in table and "`sb3:dqn`" in table
 
 
+def test_the_readme_says_what_is_complete_and_nothing_else(tmp_path: Path) -> None:
+    task = {**ledger_runs.SUITE["tasks"][0], "name": "CartPole-v1", "total_timesteps": 50_000}
+    (tmp_path / "classic.yaml").write_text(yaml.safe_dump({"seeds": [1, 2, 3], "description": "Mine.", "tasks": [task]}))
+    suite = load_suite(tmp_path / "classic.yaml")
+
+    def said(records: list[dict[str, Any]]) -> list[str]:
+        return list(learned([(suite, rows_of(suite, [Record.from_json(raw, source="here") for raw in records]))], Told(NO_DIFFERENCE)))
+
+    name = plan_groups(suite)[0].name
+    assert said(runs(name, 1, 1)) == []  # a seed is missing
+    (line,) = said(runs(name, 1, 1, 1))
+    assert line.startswith("- **1 [0, 2]** is DQN's return on CartPole-v1 after 50k steps: the interquartile mean of 3 seeds'")
+    record = tmp_path / "throughput.json"
+    assert list(speed(record)) == []
+    record.write_text(json.dumps({"results": [{"ratios": {"ours": 2.04, "ours, compiled": 5.37}}, {"ratios": {"ours": 9.0}}]}))
+    assert [line.partition(" is the speed")[0] for line in speed(record)] == ["- **2.0×** (5.4× compiled)"]
+
+
 def test_the_readme_keeps_its_words_around_the_table(tmp_path: Path) -> None:
     file = tmp_path / "README.md"
     file.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
@@ -181,6 +200,6 @@ def test_what_a_config_adds_to_its_row_stands_beside_it() -> None:
     assert tasks["CartPole-v1"]["`drqn`"] == "`drqn` (5-step, double)"
     # What is in the name already is not said again.
     assert tasks["CartPole-v1"]["`n_step_dqn`"] == "`n_step_dqn`" and tasks["CartPole-v1"]["`rainbow_dqn`"] == "`rainbow_dqn`"
-    page, readme = (ROOT / "docs" / "results.md").read_text(encoding="utf-8"), (ROOT / "README.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
     assert "\n| `dqn` (5-step) | " in page
-    assert re.search(r"\n\| `dqn` \| [^|]* \(5-step\) \|", readme)
+    assert re.search(r"\n\| `dqn` \| [^|]* \(5-step\) \|", page)  # at a glance

@@ -214,11 +214,15 @@ class ManagedAlgorithm:
         name = type(self).__name__
         raise UserError(f"{name} is neither pickled nor copied: agent.save(path) writes what it has learned, {name}.load(path) reads it")
 
-    def evaluate(self, num_episodes: int = 20, *, seed: int | None = None) -> dict[str, float]:
-        """Greedy episodes with what was learned last: a dict with `eval_return_mean`, `eval_return_std`, ..."""
+    def evaluate(self, num_episodes: int = 20, *, seed: int | None = None, record: str | Path | None = None) -> dict[str, float]:
+        """Greedy episodes with what was learned last: a dict with `eval_return_mean`, `eval_return_std`, ...
+
+        record: an .mp4 file for them, one after another (extra `video`).
+        """
         from rl_training.runtime import workflows
 
-        return workflows.evaluate_checkpoint(self._trained("evaluate"), num_episodes=num_episodes, seed=seed, env=self._env)
+        checkpoint = self._trained("evaluate")
+        return workflows.evaluate_checkpoint(checkpoint, num_episodes=num_episodes, seed=seed, env=self._env, record=record)
 
     def save(self, path: str | Path) -> Path:
         """Copies the newest checkpoint to the directory `path`: `load` and `resume` take it, and so does the command line."""

@@ -1,4 +1,4 @@
-"""docs/results.md, docs/choosing.md and the README's table, made from suites and records: nobody copies a number by hand."""
+"""docs/results.md, docs/choosing.md and the README's three numbers, made from suites and records: nobody copies a number by hand."""
 
 from __future__ import annotations
 
@@ -7,18 +7,17 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from rl_training.errors import UserError
 from rl_training.experiment.shipped import REACHED, shipped_configs
 from rl_training.ledger.beside import HOW, beside_published, published_elsewhere, sources
 from rl_training.ledger.choosing import choosing_page
+from rl_training.ledger.readme import learned, speed, spliced
 from rl_training.ledger.records import Policy, Record, by_group, differences, read_records
 from rl_training.ledger.rows import Row, Tasks, lines_beside, rows_of, scaled
 from rl_training.ledger.statistics import PROFILE_LEVELS, Statistics
 from rl_training.ledger.suites import Suite, Task, load_suite, plan_config
-from rl_training.ledger.text import estimate, markdown, number, numbers
+from rl_training.ledger.text import estimate, markdown, number, numbers, thousands
 
-BEGIN, END = "<!-- results: begin (make results) -->", "<!-- results: end -->"
-IN_README = ("classic", "memory")
+AT_A_GLANCE = ("classic", "memory")
 PUBLISHED = ("classic", "on_policy", "memory", "minatar", "atari", "ablation")
 
 
@@ -27,9 +26,9 @@ def publish(root: Path, statistics_file: Path, results: Path, *, frozen: bool = 
     statistics = Statistics.load(statistics_file, frozen=frozen)
     records = read_records(results)
     suites = [(suite, rows_of(suite, records)) for suite in map(load_suite, PUBLISHED)]
-    readme, shown = root / "README.md", [(suite, tasks) for suite, tasks in suites if suite.name in IN_README]
+    readme, throughput = root / "README.md", root / "benchmarks" / "results" / "throughput.json"
     page = "\n".join(results_page(suites, statistics))
-    pages = {root / "docs" / "results.md": page, readme: spliced(readme, overview(shown, statistics))}
+    pages = {root / "docs" / "results.md": page, readme: spliced(readme, "\n".join([*learned(suites, statistics), *speed(throughput)]))}
     masked = read_records(results.parent / "action_masks")
     pages[root / "docs" / "choosing.md"] = choosing_page({suite.name: (suite, tasks) for suite, tasks in suites}, masked, statistics)
     pages[root / "src" / "rl_training" / "assets" / REACHED.name] = reached_by_configs([suite for suite, _ in suites], records, statistics)
@@ -76,6 +75,7 @@ def results_page(suites: Sequence[tuple[Suite, Tasks]], statistics: Statistics) 
         "Anchors are published single runs of others: a comparison with one says where we stand, not who is better. "
         "In brackets behind an algorithm: what its shipped config adds to it, such as returns over five steps (*5-step*).\n"
     )
+    yield from at_a_glance([(suite, tasks) for suite, tasks in suites if suite.name in AT_A_GLANCE], statistics)
     for suite, tasks in suites:
         yield f"## {suite.name}\n"
         yield f"{suite.description} Seeds {', '.join(map(str, suite.seeds))}; `rl-training ledger {suite.name}` makes what is missing.\n"
@@ -194,7 +194,15 @@ def _provenance(records: Sequence[Record]) -> Iterator[str]:
     )
 
 
-# README
+def at_a_glance(suites: Sequence[tuple[Suite, Tasks]], statistics: Statistics) -> Iterator[str]:
+    if tables := overview(suites, statistics):
+        yield "## At a glance\n"
+        yield (
+            "The best checkpoint of each run over fresh episodes. Seeds 1–5 are not independent of the settings: "
+            "most configs were changed after earlier ones had been run on them "
+            "([how they were chosen](measuring.md#how-the-shipped-configs-were-chosen)).\n"
+        )
+        yield tables + "\n"
 
 
 def overview(suites: Sequence[tuple[Suite, Tasks]], statistics: Statistics) -> str:
@@ -213,7 +221,7 @@ def overview(suites: Sequence[tuple[Suite, Tasks]], statistics: Statistics) -> s
         cells = [{row.title: _best(row, statistics) for row in rows} for _, rows in tasks]
         table = [[title, *(column.get(title, "") for column in cells)] for title in titles]
         tables.append(
-            markdown([suite.name.replace("_", "-"), *[f"{task.name}, {_thousands(task.total_timesteps)}" for task, _ in tasks]], table)
+            markdown([suite.name.replace("_", "-"), *[f"{task.name}, {thousands(task.total_timesteps)}" for task, _ in tasks]], table)
         )
     return "\n\n".join(tables)
 
@@ -221,15 +229,3 @@ def overview(suites: Sequence[tuple[Suite, Tasks]], statistics: Statistics) -> s
 def _best(row: Row, statistics: Statistics) -> str:
     remarks = [*row.added, *([] if row.complete else [f"{len(row.records)} of {row.planned} seeds"])]
     return estimate(statistics.iqm(row.scores("best"))) + (f" ({', '.join(remarks)})" if remarks else "")
-
-
-def _thousands(steps: int) -> str:
-    return f"{steps // 1_000}k steps" if steps % 1_000 == 0 else f"{steps} steps"
-
-
-def spliced(path: Path, table: str) -> str:
-    """The file's text with `table` between its two marks."""
-    text = path.read_text(encoding="utf-8")
-    if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
-        raise UserError(f"{path}: must hold {BEGIN} and then {END}, once each")
-    return text[: text.index(BEGIN) + len(BEGIN)] + "\n" + table + "\n" + text[text.index(END) :]

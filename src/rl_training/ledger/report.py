@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from rl_training.errors import RunError, UserError
 from rl_training.experiment.files import is_regular, write_text
@@ -34,7 +35,7 @@ def write_report(sources: Sequence[Path], output: Path, *, intervals: bool = Fal
         raise UserError(f"{output}: there is no folder {output.parent}")
     if os.path.lexists(output) and not is_regular(output):
         raise UserError(f"{output}: is {'a folder' if output.is_dir() else 'no regular file'}, not a file to write")
-    content = page_data(runs, _statistics(sources, intervals))
+    content = page_data(runs, _statistics(sources, intervals), output.parent)
     try:
         write_text(output, render(content))
     except OSError as error:
@@ -53,8 +54,8 @@ def _statistics(sources: Sequence[Path], compute: bool) -> Statistics:
 # The page
 
 
-def page_data(runs: Sequence[RunView], statistics: Statistics) -> dict[str, Any]:
-    """What the page's script reads."""
+def page_data(runs: Sequence[RunView], statistics: Statistics, place: Path = Path()) -> dict[str, Any]:
+    """What the page's script reads. place: the folder it is going to lie in; videos are named as they are found from there."""
     groups: dict[str, list[int]] = {}
     for index, run in enumerate(runs):
         groups.setdefault(run.identity, []).append(index)
@@ -70,7 +71,7 @@ def page_data(runs: Sequence[RunView], statistics: Statistics) -> dict[str, Any]
             _group(title, [runs[index] for index in members if index in counted], statistics)
             for title, members in zip(titles, groups.values(), strict=True)
         ],
-        "runs": [{**_run(run, group_of[index]), "counted": index in counted} for index, run in enumerate(runs)],
+        "runs": [{**_run(run, group_of[index], place), "counted": index in counted} for index, run in enumerate(runs)],
     }
 
 
@@ -107,7 +108,7 @@ def _published(beside: Published, env_id: str, steps: float | None) -> dict[str,
     return {"title": f"{beside.title}, {len(runs)} runs", "curves": runs}
 
 
-def _run(run: RunView, group: int) -> dict[str, Any]:
+def _run(run: RunView, group: int, place: Path) -> dict[str, Any]:
     return {
         "name": run.name,
         "group": group,
@@ -122,7 +123,14 @@ def _run(run: RunView, group: int) -> dict[str, Any]:
         "about": flat(run.about),
         "curves": {"evaluation": thinned(run.evaluation), "training": thinned(run.training)},
         "elapsed": thinned(run.elapsed),
+        "videos": [_address(path, place) for path in run.videos],
     }
+
+
+def _address(path: Path, place: Path) -> str:
+    """Of a file beside the page. `./` first: a folder's name may look like a scheme."""
+    relative = Path(os.path.relpath(path.resolve(), place.resolve())).as_posix()
+    return f"./{quote(relative)}"
 
 
 def _titles(groups: Sequence[Sequence[RunView]]) -> list[str]:

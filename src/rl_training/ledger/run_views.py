@@ -41,6 +41,8 @@ class RunView:
     """Seconds until a step."""
     published: Published | None = None
     """Runs of others that its suite puts beside it."""
+    videos: Sequence[Path] = ()
+    """What `eval --record` has written into the run's directory."""
 
     @property
     def task(self) -> str:
@@ -140,6 +142,7 @@ def _directory_view(folder: Path) -> RunView:
         evaluation=evaluation,
         training=_curve(measured, "rollout/ep_rew_mean"),
         elapsed=[(0, 0.0), *elapsed] if elapsed else [],
+        videos=sorted(path for path in folder.glob("*.mp4") if is_regular(path)),
     )
 
 

@@ -57,3 +57,7 @@ def plain_table(groups: Iterable[Group], records: Iterable[Record]) -> str:
             f"{name}, {task.total_timesteps:,} steps\n{records_table(measured, task.solved)}" if measured else f"{name}: no run yet"
         )
     return "\n\n".join(tables)
+
+
+def thousands(steps: int) -> str:
+    return f"{steps // 1_000}k steps" if steps % 1_000 == 0 else f"{steps} steps"

@@ -387,7 +387,7 @@ function start() {
     };
     sortable(at("runs"), [
       { key: "chosen", title: "", cell: choose },
-      { key: "name", title: "run", cell: (run) => element("button", { type: "button", onclick: () => drawDetails(run) }, run.name) },
+      { key: "name", title: "run", cell: (run) => element("button", { type: "button", onclick: () => drawDetails(run) }, run.name + (run.videos.length ? " ▶" : "")) },
       { key: "algorithm", title: "algorithm" },
       { key: "task", title: "task" },
       { key: "seed", title: "seed", number: true, cell: (run) => (run.counted ? show(run.seed) : `${show(run.seed)} (again)`) },
@@ -425,6 +425,9 @@ function start() {
   function drawDetails(run) {
     at("details").hidden = false;
     at("details-name").textContent = run.name;
+    at("details-videos").replaceChildren(
+      ...run.videos.map((address) => element("video", { src: address, controls: "", preload: "metadata", title: decodeURI(address) }))
+    );
     for (const [id, facts] of [["details-config", run.config], ["details-about", run.about]]) {
       at(id).replaceChildren(...Object.entries(facts).flatMap(([key, value]) => [element("dt", {}, key), element("dd", {}, show(value))]));
     }
