@@ -1,6 +1,7 @@
 """What a GPU does with it, on one machine in one run: graphs against eager code, and both against Stable-Baselines3.
 
     equality   every value-based row learns for 100 updates, once as one CUDA graph per update and once eagerly, from the same seeds
+    masked     the same with action masks, and short runs on a task that fails on a forbidden action
     learner    updates/s: sample, loss, gradient, Adam, priorities, replay on the device
     sampler    sample + update pairs/s of the prioritized sampler alone
     loop       environment steps/s of DQN on CartPole with an update every step, whole loop
@@ -49,6 +50,16 @@ ROWS: dict[str, dict[str, Any]] = {
 }
 
 
+MASKED: dict[str, dict[str, Any]] = {
+    "dqn": {},
+    "double_dqn": {},
+    "munchausen_dqn": {},
+    "munchausen_iqn": {},
+    "rainbow_dqn": {"v_min": -10.0, "v_max": 10.0},
+    "r2d2": ROWS["r2d2"],
+}
+
+
 def config_of(algo: str, device: str, **changes: Any) -> Any:
     from rl_training.experiment.config import TrainConfig
 
@@ -58,20 +69,20 @@ def config_of(algo: str, device: str, **changes: Any) -> Any:
     return TrainConfig(algo=algo, algo_kwargs=kwargs, **{**values, **changes})
 
 
-def parts_of(algo: str, device: str, *, steps: int = 200, **changes: Any) -> Any:
-    """The row's parts as its trainer builds them, with some random steps in the replay."""
+def parts_of(algo: str, device: str, *, steps: int = 200, env: Callable[[], Any] | None = None, **changes: Any) -> Any:
+    """The row's parts as its trainer builds them, with some random steps in the replay. env: in place of CartPole."""
     from rl_training.algorithms.r2d2 import R2D2
     from rl_training.runtime import dqn_trainer, drqn_trainer
     from rl_training.runtime.actor import Actor
     from rl_training.runtime.behaviour import EpsilonGreedy
     from rl_training.runtime.trainer_setup import prepare as set_up
 
-    setup = set_up(config_of(algo, device, **changes), None)
+    setup = set_up(config_of(algo, device, **changes), env)
     if algo in RECURRENT:
         parts = drqn_trainer.build_parts(setup, R2D2) if algo == "r2d2" else drqn_trainer.build_parts(setup)
     else:
         parts = dqn_trainer.build_parts(setup)
-    random = EpsilonGreedy(lambda env_steps: 1.0, num_actions=2, learning_starts=0, seed=0)
+    random = EpsilonGreedy(lambda env_steps: 1.0, num_actions=setup.spaces["num_actions"], learning_starts=0, seed=0)
     actor = Actor(setup.envs, parts.network, parts.feed, behaviour=random, device=setup.device, seed=0)
     for step in range(steps):
         actor.step(step)
@@ -102,12 +113,17 @@ def relative_difference(mine: torch.Tensor, theirs: torch.Tensor) -> float:
     return float(((mine - theirs).abs() / scale).max())
 
 
-def equality(device: torch.device) -> dict[str, Any]:
-    """The parameters after 100 updates as one graph each, against eager ones."""
+def equality(
+    device: torch.device, rows: dict[str, dict[str, Any]] | None = None, prepared: Callable[[Any], None] | None = None, **how: Any
+) -> dict[str, Any]:
+    """The parameters after 100 updates as one graph each, against eager ones. `prepared` is called with each row's parts first."""
     found: dict[str, Any] = {}
-    for algo, extra in ROWS.items():
+    for algo, extra in (ROWS if rows is None else rows).items():
         try:
-            one, other = (parts_of(algo, str(device), algo_kwargs=extra) for _ in range(2))
+            one, other = (parts_of(algo, str(device), algo_kwargs=extra, **how) for _ in range(2))
+            if prepared is not None:
+                prepared(one)
+                prepared(other)
             beta = (lambda step: 0.5) if is_prioritized(algo) else None
             graphed, eager = updates_of(one, 32, beta, device)[0], updates_of(other, 32, beta, device)[1]
             for step in range(1, 101):
@@ -115,10 +131,39 @@ def equality(device: torch.device) -> dict[str, Any]:
             loss = [float(result.metrics["loss"]) for result in (mine, theirs)]
             difference = relative_difference(one.learner.optimizer.parameters, other.learner.optimizer.parameters)
             bits = bool(torch.equal(one.learner.optimizer.parameters, other.learner.optimizer.parameters))
-            found[algo] = {"difference": difference, "equal_bits": bits, "losses": loss, "ok": difference < 1e-4}
+            target = float(mine.metrics["target_mean"])
+            found[algo] = {"difference": difference, "equal_bits": bits, "losses": loss, "target": target, "ok": difference < 1e-4}
         except Exception as error:
             found[algo] = {"ok": False, "error": repr(error)[:300], "where": traceback.format_exc()[-800:]}
         print(f"  {algo:<18} {found[algo]}", flush=True)
+    return found
+
+
+def masked(device: torch.device) -> dict[str, Any]:
+    """Replay of a task whose last action is never allowed, and networks that value it far above the others: unmasked, targets would be
+    above 5, the task's best return. Then whole runs, as `compile` makes them here: the task raises on a forbidden action."""
+    from rl_training.runtime.workflows import train
+    from tests.masked_tasks import guarded
+
+    def tempted(parts: Any) -> None:
+        for network in (parts.learner.q_network, parts.learner.target_network):
+            last = network.head.advantage.layers[-1]
+            bias = last.bias if last.bias is not None else last.bias_mu
+            atoms = bias.numel() // 4  # one after the other for each action; of a categorical head the last is worth most
+            with torch.no_grad():
+                bias.view(4, -1)[3] += torch.linspace(0, 50, atoms, device=bias.device) if atoms > 1 else 50
+
+    found = equality(device, MASKED, tempted, env=guarded)
+    for algo, row in found.items():
+        row["ok"] = row["ok"] and row["target"] < 5
+        with tempfile.TemporaryDirectory() as folder:
+            changes = {"env_id": "callable:guarded", "output_dir": folder, "compile": device.type == "cuda", "eval_episodes": 8}
+            row["return"] = train(config_of(algo, str(device), algo_kwargs=MASKED[algo], **changes), env=guarded).metrics[
+                "eval_return_mean"
+            ]
+        print(f"  {algo:<18} ok: {row['ok']}, a run's return {row['return']:.2f}", flush=True)
+    if not all(row["ok"] for row in found.values()):
+        raise ValueError(f"not equal, or not masked: {[algo for algo, row in found.items() if not row['ok']]}")
     return found
 
 
@@ -348,7 +393,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--budget", type=float, default=240.0, help="seconds after which no further part is begun (default: %(default)s)")
     parser.add_argument(
-        "--parts", default="equality,learner,sampler,loop,solve,profile", help="which, separated by commas (default: %(default)s)"
+        "--parts", default="equality,masked,learner,sampler,loop,solve,profile", help="which, separated by commas (default: %(default)s)"
     )
     options = parser.parse_args()
     prepare(options)
@@ -362,6 +407,7 @@ def main() -> None:
     }
     known: dict[str, Callable[[], Any]] = {
         "equality": lambda: equality(device),
+        "masked": lambda: masked(device),
         "learner": lambda: learner(options, device),
         "sampler": lambda: sampler(options, device),
         "loop": lambda: loop(options, device),
