@@ -47,11 +47,11 @@ def main() -> None:
     from rl_training.experiment.state_files import join_state, read_tensors, split_state, write_tensors
 
     buffer = filled(options.frames, options.device)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     record: dict[str, Any] = {"machine": machine(options.threads), "frames": options.frames, "device": options.device, "rounds": []}
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         file = Path(folder) / "replay.safetensors"
         for _ in range(options.rounds):
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # of this round: reading maps the file, whose pages count too
             start = time.perf_counter()
             tree, tensors = split_state(buffer.state_dict(copy=False))
             digest = write_tensors(file, tensors)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import io
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -260,6 +261,9 @@ def test_what_cannot_be_exported_is_one_line(cli: Cli, trained: Path, monkeypatc
     assert "is a folder" in cli.refused("export", "--checkpoint", run, "-o", "folder.onnx")
     assert "its folder does not exist" in cli.refused("export", "--checkpoint", run, "-o", "none/policy.onnx")
     assert "no such checkpoint" in cli.refused("export", "--checkpoint", "nothing", "-o", "policy.onnx")
+    with monkeypatch.context() as patch:  # whoever runs this may be root, who can write anywhere
+        patch.setattr("os.access", lambda path, mode: mode != os.W_OK)
+        assert "its folder cannot be written to" in cli.refused("export", "--checkpoint", run, "-o", "policy.onnx")
     find = export.require_extra.__globals__["importlib"].util.find_spec
     monkeypatch.setattr("importlib.util.find_spec", lambda name, *rest: None if name == "onnxscript" else find(name, *rest))
     assert "pip install 'rl-training[export]'" in cli.refused("export", "--checkpoint", run, "-o", "policy.onnx")

@@ -16,7 +16,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from command_line import Cli
-from rl_training import DRQN, PPO
+from rl_training import DQN, DRQN, PPO
 from rl_training.errors import UserError
 from rl_training.exchange.export import export_policy
 from rl_training.exchange.onnx_policy import OnnxPolicy, predict_onnx
@@ -175,13 +175,58 @@ def test_what_is_no_file_of_ours(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> N
     assert "larger than the 3 bytes" in cli.refused("predict", "--onnx", "text.onnx", json.dumps(A))
 
 
-def test_the_example_needs_no_torch(tmp_path: Path) -> None:
-    """examples/onnx_policy.py plays with onnxruntime, NumPy and Gymnasium, where neither torch nor this package can be imported."""
-    agent = DRQN("CartPole-v1", learning_starts=20, features_dim=8, recurrent_hidden_size=8, hidden_sizes=[], **small(tmp_path))
-    agent.learn(30)
-    file = agent.export(tmp_path / "policy.onnx")
+def play(file: Path) -> str:
+    """What examples/onnx_policy.py says where neither torch nor this package can be imported."""
     block = "import sys, runpy; sys.modules['torch'] = sys.modules['rl_training'] = None; sys.argv = sys.argv[1:]; "
     command = [sys.executable, "-c", block + "runpy.run_path(sys.argv[0], run_name='__main__')", str(ROOT / "examples" / "onnx_policy.py")]
-    done = subprocess.run([*command, str(file), "--episodes", "2", "--seed", "5"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [*command, str(file), "--episodes", "2", "--seed", "5"], capture_output=True, text=True, check=False, cwd=file.parent
+    )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("row: drqn") and done.stdout.count("return ") == 2
+    return done.stdout
+
+
+def test_the_example_needs_no_torch(tmp_path: Path) -> None:
+    agent = DRQN("CartPole-v1", learning_starts=20, features_dim=8, recurrent_hidden_size=8, hidden_sizes=[], **small(tmp_path))
+    agent.learn(30)
+    said = play(agent.export(tmp_path / "policy.onnx"))
+    assert said.startswith("row: drqn") and said.count("return ") == 2
+
+
+SCREEN = """
+import gymnasium as gym
+import numpy as np
+
+
+class Screen(gym.Env):
+    observation_space = gym.spaces.Dict({"image": gym.spaces.Box(0, 255, (8, 8), np.uint8), "clock": gym.spaces.Discrete(9)})
+    action_space = gym.spaces.Discrete(3)
+
+    def action_masks(self):
+        return np.arange(3) == self.clock % 3
+
+    def look(self):
+        return {"image": np.full((8, 8), self.clock, np.uint8), "clock": self.clock}
+
+    def reset(self, *, seed=None, options=None):
+        self.clock = 0
+        return self.look(), {}
+
+    def step(self, action):
+        assert self.action_masks()[action]
+        self.clock += 1
+        return self.look(), 1.0, self.clock == 5, False, {}
+
+
+gym.register("Screen-v0", entry_point=Screen)
+"""
+
+
+def test_the_example_takes_an_image_of_a_dict_stacks_it_and_asks_for_masks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "screens.py").write_text(SCREEN)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    wrapped = {"wrappers": [{"select": {"key": "image"}}], "frame_stack": 3}
+    agent = DQN("screens:Screen-v0", learning_starts=20, hidden_sizes=[8], batch_size=8, env_kwargs=wrapped, **small(tmp_path))
+    agent.learn(30)
+    assert play(agent.export(tmp_path / "policy.onnx")).count("return 5") == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -41,8 +42,11 @@ def export_policy(checkpoint: str | Path, file: str | Path, *, env: EnvSource | 
     make = _KINDS.get(path.suffix)
     if make is None:
         raise UserError(f"{path}: a policy is exported to a file that ends in {' or '.join(_KINDS)}")
-    if path.is_dir() or not path.absolute().parent.is_dir():
+    folder = path.absolute().parent
+    if path.is_dir() or not folder.is_dir():
         raise UserError(f"{path}: {'is a folder' if path.is_dir() else 'its folder does not exist'}")
+    if not os.access(folder, os.W_OK):
+        raise UserError(f"{path}: its folder cannot be written to")
     if path.suffix == ".onnx":
         require_extra("onnx", "onnxscript", "onnxruntime")
     opened, policy = with_checkpoint(checkpoint, lambda found: (found, policy_of(found)))

@@ -78,8 +78,10 @@ def _content(file: str | Path) -> bytes:
 
 def _members(content: bytes, source: str) -> zipfile.ZipFile:
     """The zip in `content`; UserError where it is none, or could unfold to more than it may."""
+    end = content.rfind(b"PK\x05\x06", max(0, len(content) - (1 << 16) - 22))
+    if end < 0:
+        raise UserError(f"{source}: is no zip file, or one that was cut off")
     try:
-        end = content.rindex(b"PK\x05\x06", max(0, len(content) - (1 << 16) - 22))
         if int.from_bytes(content[end + 12 : end + 16], "little") > MAX_DIRECTORY:  # before it is read: it could hold millions of names
             raise UserError(f"{source}: has a table of contents of more than {MAX_DIRECTORY:,} bytes")
         found = zipfile.ZipFile(io.BytesIO(content))
@@ -105,7 +107,7 @@ def _member(members: zipfile.ZipFile, name: str, limit: int, source: object) -> 
         with members.open(name) as file:
             content = file.read(limit + 1)  # a zip may say less than it holds
     except KeyError:
-        raise UserError(f"{source}: holds no {name}, so it is no model that Stable-Baselines3 saved") from None
+        raise UserError(f"{source}: holds no {name}: it is no model that Stable-Baselines3 saved, or was cut off") from None
     except Exception as error:  # a damaged or unknown compression
         raise UserError(f"{source}: its {name} cannot be read ({reason(error)})") from None
     if len(content) > limit:
