@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import yaml
 import ledger_runs
 from rl_training.cli import main
 from rl_training.errors import ConfigError
-from rl_training.ledger.beside import Line, beside_published, published_elsewhere
+from rl_training.ledger.beside import Line, beside_published, looking_back, published_elsewhere
 from rl_training.ledger.records import Record
 from rl_training.ledger.references import Published, Reference, load_reference, shipped_references
 from rl_training.ledger.statistics import Estimate, Statistics, student_mean, welch_difference
@@ -93,17 +95,22 @@ def test_welchs_interval() -> None:
 # The table
 
 
+NONE = Estimate(0.0, 0.0, 0.0)
+
+
 class Told(Statistics):
     """Intervals are given, not computed."""
 
     def __init__(self, difference: Estimate) -> None:
         super().__init__()
         self._difference = difference
+        self.asked: list[Any] = []
 
     def mean(self, scores: Any) -> Estimate:
         return Estimate(sum(scores) / len(scores), -1.0, 1.0)
 
     def difference(self, ours: Any, theirs: Any) -> Estimate:
+        self.asked.append(theirs)
         return self._difference
 
 
@@ -128,7 +135,9 @@ def line(*returns: float, steps: int = 1_100_000, published: tuple[str, str] = (
 )
 def test_better_only_where_the_interval_of_the_difference_says_so(difference: Estimate, words: str) -> None:
     text = "\n".join(beside_published([line(-4.0, -5.0)], Told(difference)))
-    assert f"| `dqn` | 1,000,000 | −4, −5 | −4.5 [−1, 1] | DQN CNN | −13.74 | −16.02 to −11.63 (5 runs) | {words}" in text
+    assert "| `dqn` | 1,000,000 | −4, −5 | −4.5 [−1, 1] | DQN CNN | −13.74 | −16.02 to −11.63 (5 runs) | " in text
+    # a span of an eighth of a stretch: a sixteenth of what counts is of the stretch before, −16.11 on average
+    assert f" | −13.89 (31,000 steps) | {words}" in text
 
 
 def test_one_seed_or_one_figure_has_no_verdict() -> None:
@@ -136,11 +145,36 @@ def test_one_seed_or_one_figure_has_no_verdict() -> None:
     alone = "\n".join(beside_published([line(-4.0)], told))
     assert "| −4 | −4 |" in alone and alone.count("one seed: no verdict") == 1
     figure = "\n".join(beside_published([line(0.0, 0.0, steps=5_000_000, published=("btr", "BTR"), final=20.0)], told))
-    assert "| 5,000,000 | 20, 20 | 20 [−1, 1] | BTR | 10.1 | one figure | 9.9 | one figure: no verdict |" in figure
+    assert "| 5,000,000 | 20, 20 | 20 [−1, 1] | BTR | 10.1 | one figure |  | 9.9 | one figure: no verdict |" in figure
+
+
+def test_looking_back_over_a_curve() -> None:
+    curve = ((10, 0.0), (20, 10.0), (30, 99.0))
+    # at e from 10 to 20 the mean over the 10 before is e − 10: 5 on average; and since the start it is at most over e steps
+    assert looking_back(curve, 20, 10.0) == pytest.approx(5.0)
+    assert looking_back(curve, 20, 0.0) == pytest.approx(10.0, abs=0.5)  # the first of 100 points looks back by a step
+    assert looking_back(curve, 10, 1e9) == 0.0
+    # since the start: the mean over e of 10(e − 10)/e is 10(1 − ln 2)
+    assert looking_back(curve, 20, 1e9) == pytest.approx(10 * (1 - math.log(2)), rel=1e-3)
+
+
+def test_returns_of_many_games_at_once_are_compared_as_far_back() -> None:
+    """8 episodes ended in 250,000 steps: one takes 31,250, and with eight games at once the run makes eight times as many meanwhile."""
+    one = line(-4.0, -5.0)
+    assert one.span == 31_250 and one.theirs_as_far_back == pytest.approx(one.theirs, abs=1.0)
+    records = tuple(replace(record, config={**record.config, "num_envs": 8}) for record in one.records)
+    many = replace(one, records=records)
+    assert many.span == 250_000
+    # episodes of a whole stretch: on average half of what they gained is of the stretch before
+    dopamine = load_reference("dopamine_atari")
+    halves = [(now + before) / 2 for now, before in zip(many.theirs, dopamine.at(PONG, "DQN CNN", 750_000), strict=True)]
+    assert many.theirs_as_far_back == pytest.approx(halves)
+    told = Told(NONE)
+    assert "| −14.93 (250,000 steps) |" in "\n".join(beside_published([many], told)) and told.asked == [many.theirs_as_far_back]
 
 
 def test_what_is_not_there_is_said() -> None:
-    told = Told(Estimate(0.0, 0.0, 0.0))
+    told = Told(NONE)
     assert "| not measured yet |" in "\n".join(beside_published([line()], told))
     late = "\n".join(beside_published([line(1.0, steps=90_000_000)], told))
     assert "| 90,000,000 | not measured yet |" in late and "none at this step" in late

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from rl_training.ledger.records import Record
-from rl_training.ledger.references import Published, Reference, load_reference
+from rl_training.ledger.references import Curve, Published, Reference, load_reference
 from rl_training.ledger.statistics import Estimate, Statistics
 from rl_training.ledger.text import estimate, markdown, number, numbers
 from rl_training.ledger.training import WINDOW
@@ -18,8 +19,12 @@ from rl_training.ledger.training import WINDOW
 HOW = (
     "Beside published runs we give means with Student's 95% interval, and the difference of means with Welch's; both take the returns of "
     "runs as normal. With two seeds they are wide, as they should be: a bootstrap of two values would not leave the two. *Better* or "
-    "*worse* is written only where the difference's interval excludes 0.\n"
+    "*worse* is written only where the difference's interval excludes 0.\n\n"
+    "A training return counts where its episode ends. Ours come from many games at once: while one episode is played, the run goes on by "
+    "the episode's steps times the games (*span*, the median over seeds), and the return is of the policies of all that time. So the "
+    "difference is taken from their curves seen as far back: averaged over the span before each point of the stretch.\n"
 )
+POINTS = 100  # of a stretch, at which episodes end
 
 
 @dataclass(frozen=True)
@@ -46,8 +51,42 @@ class Line:
         return [value for record in made for step, value, _ in record.training if step == self.step]
 
     @property
+    def span(self) -> float:
+        """How many of a run's steps pass while an episode is played: its length times the games at once. 0 where nobody knows."""
+        ended = [
+            (count, record.config.get("num_envs", 1)) for record in self.records for step, _, count in record.training if step == self.step
+        ]
+        return median(WINDOW / count * games for count, games in ended) if ended else 0.0
+
+    @property
     def theirs(self) -> tuple[float, ...]:
         return self.published.reference.at(self.env_id, self.published.row, self.step)
+
+    @property
+    def theirs_as_far_back(self) -> tuple[float, ...]:
+        """Their curves, seen as ours are: over the span of an episode of ours."""
+        if self.published.reference.measure == "evaluation" or not self.theirs:
+            return self.theirs
+        return tuple(looking_back(run, self.step, self.span) for run in self.published.reference.runs(self.env_id, self.published.row))
+
+
+def looking_back(curve: Curve, step: int, span: float) -> float:
+    """The mean over the stretch that ends at `step` of the curve's mean over the `span` before each point, or since the start.
+
+    A curve's value is that of the whole stretch before its step. With a span of 0 it is the curve's value at `step`.
+    """
+    ends, values = [0, *(place for place, _ in curve)], [value for _, value in curve]
+
+    def integral(until: float) -> float:
+        return sum(value * (min(until, end) - start) for start, end, value in zip(ends, ends[1:], values, strict=False) if until > start)
+
+    begin = max(end for end in ends if end < step)
+    found = []
+    for point in range(POINTS):
+        end = begin + (step - begin) * (point + 0.5) / POINTS
+        start = max(0.0, end - max(span, 1.0))
+        found.append((integral(end) - integral(start)) / (end - start))
+    return sum(found) / POINTS
 
 
 def beside_published(lines: Sequence[Line], statistics: Statistics) -> Iterator[str]:
@@ -56,17 +95,31 @@ def beside_published(lines: Sequence[Line], statistics: Statistics) -> Iterator[
         reference = load_reference(source)
         what = f"training return of the last {WINDOW:,} steps" if reference.measure == "training" else "greedy evaluation at the end"
         yield f"Beside {reference.title}, {what}:\n"
-        head = ["", "steps", "ours, per seed", "ours: mean", "theirs", "theirs: mean", "lowest to highest", "ours − theirs", ""]
-        yield markdown(head, [_cells(line, statistics) for line in lines if line.published.source == source]) + "\n"
+        head = [
+            "",
+            "steps",
+            "ours, per seed",
+            "ours: mean",
+            "theirs",
+            "theirs: mean",
+            "lowest to highest",
+            "theirs as far back (span)",
+            "ours − theirs",
+            "",
+        ]
+        here = [line for line in lines if line.published.source == source]
+        yield markdown(head, [_cells(line, statistics) for line in here]) + "\n"
 
 
 def _cells(line: Line, statistics: Statistics) -> list[str]:
     ours, theirs = line.ours, line.theirs
     published = [line.published.row, *_published(theirs)]
     if not ours:
-        return [line.label, f"{line.step:,}", "not measured yet", "", *published, "", ""]
+        return [line.label, f"{line.step:,}", "not measured yet", "", *published, "", "", ""]
     mean = estimate(statistics.mean(ours)) if len(ours) > 1 else number(ours[0])
-    return [line.label, f"{line.step:,}", numbers(ours), mean, *published, *_compared(ours, theirs, statistics)]
+    seen = line.theirs_as_far_back
+    back = f"{number(sum(seen) / len(seen))} ({number(round(line.span, -3))} steps)" if seen and line.span else ""
+    return [line.label, f"{line.step:,}", numbers(ours), mean, *published, back, *_compared(ours, seen, statistics)]
 
 
 def _published(theirs: Sequence[float]) -> list[str]:

@@ -211,7 +211,8 @@ def _atari(lines: Sequence[tuple[Task, Line]]) -> Section:
         cells.append([task.name, line.label, count(line.step), f"{number(ours)} ({_seeds(len(line.ours))})", theirs, duration(seconds)])
     text = (
         f"Training returns of the last {WINDOW:,} steps, on one GPU that several runs shared, beside runs that others published in the "
-        "same protocol. Whether a difference is more than chance stands in [Results](results.md#atari).\n\n"
+        "same protocol, one game at a time. With 64 games at once ours look further back; how much that is, and whether a difference is "
+        "more than chance, stands in [Results](results.md#atari).\n\n"
     )
     table = markdown(["game", "", "steps", "ours", "published", "wall time"], cells)
     game, budget = lines[0][0].name, lines[0][1].step
