@@ -16,6 +16,7 @@ import torch
 from rl_training.data import NStepAccumulator
 from rl_training.envs.atari.game import RECENT, AtariGame
 from rl_training.envs.atari.native import NativeAtari
+from rl_training.envs.atari.pooling import pool_in_colour
 from rl_training.envs.atari.presets import PRESETS, parse_protocol
 from rl_training.envs.atari.resize import AreaResize
 from rl_training.envs.factory import make_envs
@@ -125,6 +126,30 @@ def test_native_and_single_games_are_equal_frame_by_frame(game: str, steps: int)
     native.close()
 
 
+def test_native_and_single_games_end_truncated_episodes_with_the_same_observation() -> None:
+    """One that only serves loses its last life at step 122; one that does nothing is cut at 130: each is counted by itself."""
+    protocol = replace(CALM, max_steps=130)
+    singles, native = [AtariGame("breakout", protocol) for _ in range(2)], NativeAtari("breakout", protocol, 2)
+    native.reset(seed=3)
+    for single in singles:
+        single.reset(seed=3)
+    ends = []
+    for step in range(260):
+        actions = np.array([1, 0])
+        obs, _, terminated, truncated, infos = native.step(actions)
+        for i, single in enumerate(singles):
+            mine, _, over, cut, info = single.step(int(actions[i]))
+            assert (terminated[i], truncated[i]) == (over, cut)
+            if over or cut:
+                ends.append((i, step, cut))
+                np.testing.assert_array_equal(infos["final_obs"][i], mine)
+                mine, info = single.reset()
+            np.testing.assert_array_equal(obs[i], mine)
+            assert infos["lives"][i] == info["lives"]
+    native.close()
+    assert ends == [(0, 121, False), (1, 129, True), (0, 243, False), (1, 259, True)]
+
+
 @pytest.mark.parametrize(
     ("game", "noop_max", "grayscale"), [("qbert", 30, True), ("pong", 30, False), ("seaquest", 1, True), ("hero", 0, True)]
 )
@@ -149,24 +174,70 @@ def test_a_game_is_gymnasiums_atari_preprocessing(game: str, noop_max: int, gray
     theirs.close()
 
 
-@pytest.mark.parametrize("game", ["pong", "breakout"])
+@pytest.mark.parametrize("game", ["pong", "breakout", "asterix"])
 def test_the_preset_sb3_is_stable_baselines3s_wrapper(game: str) -> None:
-    """Up to the first lost life, where its wrapper serves again and ours plays on."""
+    """Through lost lives, after which its `reset` plays what ours plays in the step. `benchmarks.atari_equality` has more games."""
     wrappers = pytest.importorskip("stable_baselines3.common.atari_wrappers")
     pytest.importorskip("cv2")
     import ale_py.env
 
     ours = AtariGame(game, PRESETS["sb3"])
-    for seed in (1, 2):
-        theirs = wrappers.AtariWrapper(ale_py.env.AtariEnv(game=game, frameskip=1, repeat_action_probability=0.0))
-        np.testing.assert_array_equal(ours.reset(seed=seed)[0], theirs.reset(seed=seed)[0][..., 0])
-        for action in actions_of(ours.action_space, 60, seed):
-            mine, other = ours.step(action), theirs.step(action)
-            np.testing.assert_array_equal(mine[0], other[0][..., 0])
-            assert np.clip(mine[1], -1, 1) == other[1]
-            if other[2]:
-                assert mine[4]["lives"] == 4
-                break
+    theirs = wrappers.AtariWrapper(ale_py.env.AtariEnv(game=game, frameskip=1, repeat_action_probability=0.0))
+    mine, other = ours.reset(seed=1)[0], theirs.reset(seed=1)[0]
+    lost = 0
+    for action in actions_of(ours.action_space, 150):
+        np.testing.assert_array_equal(mine, other[..., 0])
+        mine, reward, over, _, info = ours.step(action)
+        other, learned, ended, _, _ = theirs.step(action)
+        assert np.clip(reward, -1, 1) == learned
+        if ended:
+            other = theirs.reset()[0]
+        if over:
+            mine, info = ours.reset()
+        assert info["lives"] == theirs.unwrapped.ale.lives()
+        lost += ended and not over
+    assert lost >= {"pong": 0, "breakout": 2, "asterix": 1}[game]
+
+
+@pytest.mark.parametrize(("game", "played"), [("breakout", [0, 1, 2]), ("asterix", [0])])
+def test_after_a_lost_life_the_preset_sb3_plays_no_action_and_serves(game: str, played: list[int]) -> None:
+    """As one does that plays them itself. Asterix has no FIRE."""
+    protocol = replace(PRESETS["sb3"], noop_max=0)
+    serving, by_hand = AtariGame(game, protocol), AtariGame(game, replace(protocol, terminal_on_life_loss=False))
+    lives, lost = serving.reset(seed=1)[1]["lives"], 0
+    by_hand.reset(seed=1)
+    for action in actions_of(serving.action_space, 150):
+        step, (obs, reward, over, _, info) = serving.step(action), by_hand.step(action)
+        if 0 < info["lives"] < lives and not over:
+            lost += 1
+            for other in played:
+                obs, more, over, _, info = by_hand.step(other)
+                reward += more
+        lives = info["lives"]
+        np.testing.assert_array_equal(step[0], obs)
+        assert step[1:3] == (reward, over) and step[4] == info
+        if over:
+            break
+    assert lost >= 1
+
+
+def test_frames_are_pooled_before_or_after_they_turn_grey() -> None:
+    """Red over green is yellow in colour, 0.299 · 255 + 0.587 · 255 = 226, and the brighter of 76 and 150 in grey."""
+    frames, grey = np.zeros((2, 1, 3, 3), np.uint8), np.array([[76, 76, 29]], np.uint8)
+    frames[0, 0] = [[255, 0, 0], [255, 0, 0], [0, 0, 255]]
+    frames[1, 0] = [[0, 255, 0], [255, 0, 0], [0, 0, 200]]
+    pool_in_colour(frames, grey)
+    assert grey.tolist() == [[226, 76, 29]]
+    rng = np.random.default_rng(0)
+    frames = rng.integers(0, 256, (2, 20, 30, 3), np.uint8)
+    first = frames[0].astype(float) @ [0.299, 0.587, 0.114]
+    expected, grey = frames.max(0).astype(float) @ [0.299, 0.587, 0.114], np.round(first).astype(np.uint8)
+    pool_in_colour(frames, grey)
+    assert np.abs(grey - expected).max() <= 0.51  # rounded; the weights are rounded to 2^-15
+    if importlib.util.find_spec("cv2") is not None:
+        import cv2
+
+        np.testing.assert_array_equal(grey, cv2.cvtColor(frames[1], cv2.COLOR_RGB2GRAY))
 
 
 def test_sticky_actions_hold_the_previous_one_in_each_frame() -> None:

@@ -11,6 +11,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.utils import seeding
 
+from rl_training.envs.atari.pooling import pool_in_colour
 from rl_training.envs.atari.presets import Protocol
 from rl_training.envs.atari.resize import AreaResize
 from rl_training.errors import UserError
@@ -68,11 +69,16 @@ class AtariGame(gym.Env[Any, int]):
         screen = (height, width) if protocol.grayscale else (height, width, 3)
         size = (protocol.screen_size, protocol.screen_size, *screen[2:])
         self.observation_space = gym.spaces.Box(0, 255, size, np.uint8)
-        self._grab = self._ale.getScreenGrayscale if protocol.grayscale else self._ale.getScreenRGB
-        self._resize = AreaResize(screen, protocol.screen_size)
-        self._frames = np.zeros((2, *screen), np.uint8)  # the last frame and the one before; pooled into the first
         self._protocol, self._skip, self._sticky = protocol, protocol.frame_skip, protocol.sticky_probability
+        self._pools = protocol.max_pool and self._skip > 1
+        self._in_colour = self._pools and protocol.pool_in_colour and protocol.grayscale
+        self._grab = self._ale.getScreenGrayscale if protocol.grayscale and not self._in_colour else self._ale.getScreenRGB
+        self._resize = AreaResize(screen, protocol.screen_size)
+        self._frames = np.zeros((2, *screen, *[3] * self._in_colour), np.uint8)  # the last frame and the one before
+        self._seen = np.zeros(screen, np.uint8) if self._in_colour else self._frames[0]  # what they are pooled into
         self._fires = protocol.fire_reset and any(code.name == "FIRE" for code in self._codes)
+        self._serves = (NOOP, FIRE, AFTER_FIRE) if self._fires else (NOOP,)
+        self._life_ends = protocol.fire_reset and protocol.terminal_on_life_loss
         # For another seed ALE would have to load the ROM again, which takes as long as 300 steps, and its random numbers are for sticky
         # actions alone. An emulator brought back to where the ROM was just loaded begins the same game.
         self._loaded = self._ale.cloneState(include_rng=True)
@@ -88,26 +94,37 @@ class AtariGame(gym.Env[Any, int]):
         if self._protocol.noop_max:
             for _ in range(self._random.integers(1, self._protocol.noop_max + 1)):
                 self._act(self._codes[NOOP])
-                self._grab(self._frames[0])
+                self._look()
                 if self._ale.game_over(with_truncation=False):
                     self._begin()
         if self._fires:
             for action in (FIRE, AFTER_FIRE):
                 if self._play(action)[1]:
                     self._begin()
-        return self._resize(self._frames[0]), self._info()
+        return self._resize(self._seen), self._info()
 
     def _begin(self) -> None:
         self._ale.restoreState(self._loaded)
         self._ale.reset_game()
-        self._grab(self._frames[0])
+        self._look()
         self._frames[1] = 0
 
+    def _look(self) -> None:
+        """One frame, not pooled."""
+        if self._in_colour:
+            self._ale.getScreenGrayscale(self._seen)
+        else:
+            self._grab(self._seen)
+
     def step(self, action: int) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        lives = self._ale.lives() if self._life_ends else 0
         reward, over = self._play(action)
+        if lives and not over and 0 < self._ale.lives() < lives:
+            more, over = self._serve()
+            reward += more
         self._steps += 1
         truncated = self._steps >= self._protocol.max_steps and not over
-        return self._resize(self._frames[0]), reward, over, truncated, self._info()
+        return self._resize(self._seen), reward, over, truncated, self._info()
 
     def _play(self, action: int) -> tuple[float, bool]:
         """Holds an action for `frame_skip` frames; the reward of them all, and whether the game is over.
@@ -122,9 +139,23 @@ class AtariGame(gym.Env[Any, int]):
                 break
             if left <= 1:
                 self._grab(self._frames[left])
-        if self._protocol.max_pool and self._skip > 1:
+        if self._in_colour and not over:
+            self._ale.getScreenGrayscale(self._seen)
+            pool_in_colour(self._frames, self._seen)
+        elif self._pools and not self._in_colour:
             np.maximum(self._frames[0], self._frames[1], out=self._frames[0])
         return float(reward), over
+
+    def _serve(self) -> tuple[float, bool]:
+        """After a lost life, as Stable-Baselines3's EpisodicLifeEnv and FireResetEnv do: nobody sees what is between, and the learner's
+        episode is over. What it brings counts."""
+        total = 0.0
+        for action in self._serves:
+            reward, over = self._play(action)
+            total += reward
+            if over:
+                return total, True
+        return total, False
 
     def _act(self, code: Any) -> int:
         if not self._sticky or self._random.random() >= self._sticky:
@@ -148,7 +179,7 @@ class AtariGame(gym.Env[Any, int]):
             return None
         return {
             "emulator": self._emulator(),
-            "frame": self._frames[0].copy(),
+            "frame": self._seen.copy(),
             "generator": self._random.bit_generator.state,
             "held": self._codes.index(self._held),
             "steps": self._steps,
@@ -163,17 +194,17 @@ class AtariGame(gym.Env[Any, int]):
             raise ValueError(f"a saved emulator of {emulator.size} {emulator.dtype}")
         if not np.array_equal(emulator[ROM_IN_STATE], here[ROM_IN_STATE]):
             raise ValueError("a saved emulator with another ROM")
-        if frame.dtype != np.uint8 or frame.shape != self._frames[0].shape:
+        if frame.dtype != np.uint8 or frame.shape != self._seen.shape:
             raise ValueError(f"a saved frame of shape {frame.shape}, {frame.dtype}")
         for _ in range(WARM):
             self._ale.act(self._codes[NOOP])
         saved = ALEState.__new__(ALEState)
         saved.__setstate__(cast("Any", emulator.tobytes()))  # bytes, whatever its stub says
         self._ale.restoreState(saved)
-        self._frames[0], self._frames[1] = frame, 0
+        self._seen[...], self._frames[1] = frame, 0
         self._random.bit_generator.state = state["generator"]
         self._held, self._steps = self._codes[int(state["held"])], int(state["steps"])
-        return self._resize(self._frames[0]), self._info()
+        return self._resize(self._seen), self._info()
 
     def _emulator(self) -> Array:
         return np.frombuffer(cast("bytes", self._ale.cloneState(include_rng=True).__getstate__()), np.uint8)

@@ -15,11 +15,14 @@ from rl_training.errors import UserError
 if TYPE_CHECKING:
     from rl_training.types import Array
 
+NEVER = 2**31 - 1  # the largest int of C++: 400 days of play
+
 
 class NativeAtari(VectorEnv[Any, Any, Any]):
     """One frame an observation, real rewards, SAME_STEP autoreset: stacking, clipping and lives are the adapter's, as they are for others.
 
-    Nothing of `gymnasium.make_vec` is used: it turns ALE's sticky actions and its reward clipping on.
+    Nothing of `gymnasium.make_vec` is used: it turns ALE's sticky actions and its reward clipping on. Episodes are truncated here, not by
+    ALE, which leaves the last frame out of a truncated episode's final observation: what the learner bootstraps from.
     """
 
     def __init__(self, game: str, protocol: Protocol, num_envs: int) -> None:
@@ -32,7 +35,7 @@ class NativeAtari(VectorEnv[Any, Any, Any]):
         self._env = AtariVectorEnv(
             game,
             num_envs,
-            max_num_frames_per_episode=protocol.max_steps * protocol.frame_skip,
+            max_num_frames_per_episode=NEVER,
             repeat_action_probability=protocol.sticky_probability,
             full_action_space=protocol.full_action_set,
             autoreset_mode=AutoresetMode.SAME_STEP,
@@ -47,6 +50,8 @@ class NativeAtari(VectorEnv[Any, Any, Any]):
             reward_clipping=False,
         )
         self.num_envs = num_envs
+        self._left = np.zeros(num_envs, np.int64)  # [E] steps until an episode is truncated
+        self._max_steps = protocol.max_steps
         self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
         shape = (protocol.screen_size, protocol.screen_size) if protocol.grayscale else (protocol.screen_size, protocol.screen_size, 3)
         self.single_observation_space = gym.spaces.Box(0, 255, shape, np.uint8)
@@ -56,13 +61,29 @@ class NativeAtari(VectorEnv[Any, Any, Any]):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
         obs, infos = self._env.reset(seed=seed, options=options)
+        self._left[:] = self._max_steps
         return obs[:, 0], infos
 
     def step(self, actions: Array) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
         obs, rewards, terminated, truncated, infos = self._env.step(actions)
+        obs = obs[:, 0]
         if "final_obs" in infos:
             infos["final_obs"] = infos["final_obs"][:, 0]
-        return obs[:, 0], rewards, terminated, truncated, infos
+            self._left[terminated] = self._max_steps + 1
+        self._left -= 1
+        if not self._left.all():
+            obs, infos, truncated = self._truncate(obs, infos, self._left == 0)
+        return obs, rewards, terminated, truncated, infos
+
+    def _truncate(self, obs: Array, infos: dict[str, Any], cut: Array) -> tuple[Array, dict[str, Any], Array]:
+        """Begins new episodes in the environments `cut` [E]: all observations, infos with the final ones, and `cut`."""
+        final = infos.get("final_obs", obs).copy()
+        final[cut] = obs[cut]
+        first, begun = self._env.reset(options={"reset_mask": cut})
+        self._left[cut] = self._max_steps
+        shape = cut.reshape(-1, *[1] * (obs.ndim - 1))
+        lives = np.where(cut, begun["lives"], infos["lives"])
+        return np.where(shape, first[:, 0], obs), {**infos, "final_obs": final, "lives": lives}, cut
 
     def close_extras(self, **kwargs: Any) -> None:
         self._env.close()
@@ -75,4 +96,8 @@ def departures(protocol: Protocol) -> str:
         found.append(f"no-ops are 0 … {protocol.noop_max - 1}, not 1 … {protocol.noop_max}")
     if protocol.fire_reset:
         found.append("FIRE is pressed for one frame, before the no-ops, and nothing after it")
+        if protocol.terminal_on_life_loss:
+            found.append("nothing is played after a lost life")
+    if protocol.pool_in_colour and protocol.max_pool and protocol.grayscale:
+        found.append("frames are pooled in grey")
     return f"native: {'; '.join(found)}" if found else ""

@@ -22,13 +22,16 @@ class Protocol:
     noop_max: int = 0
     """An episode begins with 1 … noop_max frames of no action (none where it is 0)."""
     fire_reset: bool = False
-    """Then FIRE and the action after it, for the games that wait for it."""
+    """Then FIRE and the action after it, for the games that wait for it. After a lost life too, where that is a termination, and there
+    behind a step of no action, which games without FIRE have as well."""
     terminal_on_life_loss: bool = False
     """A lost life is a termination for the learner; the game goes on."""
     frame_skip: int = 4
     """Frames that an action is held for."""
     max_pool: bool = True
     """An observation is the maximum of the last two frames, since some games draw an object in every other one."""
+    pool_in_colour: bool = False
+    """Before the frames turn grey, not after (pooling.py)."""
     grayscale: bool = True
     screen_size: int = 84
     """Observations are resized to a square by the mean over each pixel's area."""
@@ -45,7 +48,7 @@ class Protocol:
 
 PRESETS: dict[str, Protocol] = {
     "dopamine": Protocol(),
-    "sb3": Protocol(sticky_probability=0.0, noop_max=30, fire_reset=True, terminal_on_life_loss=True),
+    "sb3": Protocol(sticky_probability=0.0, noop_max=30, fire_reset=True, terminal_on_life_loss=True, pool_in_colour=True),
     "r2d2": Protocol(sticky_probability=0.0, noop_max=30, clip_rewards=False, full_action_set=True),
     "btr": Protocol(noop_max=30),
 }
