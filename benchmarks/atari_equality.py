@@ -3,6 +3,7 @@
 Compared are observations, lives, ends, the learner's rewards and the game's own score. Where a life is lost its wrapper ends an episode,
 and the observation that follows is that of its `reset`: no action, FIRE and the action after it. Ours plays them inside the step that lost
 the life, so that what they score is part of that step's reward; the wrapper's learner is not told of it. Such steps are counted apart.
+Each game begins from a seed of its own, as ours always do: without one ALE's next game shows traces of the one before.
 
     .peers/bin/python -m benchmarks.atari_equality --json benchmarks/results/atari_equality.json
 """
@@ -55,7 +56,7 @@ def play(game: str, seed: int, steps: int) -> dict[str, Any]:
         before = score.total
         if ended:
             found["lives_lost" if lost else "games_over"] += 1
-            other = theirs.reset()[0]
+            other = theirs.reset(seed=None if lost else found["steps"])[0]
         served = score.total - before if lost else 0.0
         found["scored_while_serving"] += bool(served)
         total += reward
@@ -66,7 +67,7 @@ def play(game: str, seed: int, steps: int) -> dict[str, Any]:
         if over:
             if total != before - began:
                 return {**found, "differs": "score"}
-            mine = ours.reset()[0]
+            mine = ours.reset(seed=found["steps"])[0]
             total, began = 0.0, score.total
     ours.close()
     theirs.close()
