@@ -64,6 +64,10 @@ def test_parts_override_a_preset_and_the_metadata_says_so() -> None:
     ("env_id", "kwargs", "says"),
     [
         ("ALE/Pnog-v5", {}, "did you mean ALE/Pong-v5?"),
+        ("PongNoFrameskip-v9", {}, "did you mean ALE/Pong-v5?"),
+        ("SpaceInvaders-v3", {}, "did you mean ALE/SpaceInvaders-v5?"),
+        ("ALE/Pong-v5", {"mode": 7}, "env_kwargs.mode: pong has 0, 1, not 7"),
+        ("ALE/Pong-v5", {"difficulty": 9}, "env_kwargs.difficulty: pong has 0, 1, 2, 3, not 9"),
         ("ALE/Pong-v5", {"preset": "dopamin"}, "did you mean 'dopamine'?"),
         ("ALE/Pong-v5", {"preset": ["sb3"]}, "no protocol is named"),
         ("ALE/Pong-v5", {"sticky_probabilty": 0.1}, "did you mean 'sticky_probability'?"),

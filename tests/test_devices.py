@@ -57,7 +57,7 @@ def test_tf32_is_for_what_cudnn_computes_so_anyway(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("asked", ["tf32", "bf16"])
 def test_what_only_a_gpu_computes_in_is_refused_on_the_cpu(asked: str) -> None:
-    with pytest.raises(ConfigError, match=f"precision: {asked} is a GPU's, and this run computes on cpu; use auto or float32"):
+    with pytest.raises(ConfigError, match=f"precision: {asked} is a GPU's; this run computes on cpu: use auto or float32"):
         resolved(IMAGES, device="cpu", precision=asked)
     assert resolved(IMAGES, device="cpu", precision="float32").precision == ("float32", "as configured")
 

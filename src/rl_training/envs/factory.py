@@ -17,7 +17,7 @@ from rl_training.envs import blobs as _blobs  # noqa: F401  (importing it regist
 from rl_training.envs import chain as _chain  # noqa: F401  (importing it registers rl_training/Chain-v0 and rl_training/MemoryChain-v0)
 from rl_training.envs.atari.presets import FRAME_STACK as ATARI_STACK
 from rl_training.envs.atari.source import PREFIX as ATARI_PREFIX
-from rl_training.envs.atari.source import AtariSource, import_ale
+from rl_training.envs.atari.source import AtariSource, import_ale, todays_name
 from rl_training.envs.episodes import FAILURES, ReplayableEpisodes, one_line
 from rl_training.envs.images import KEY as IMAGE_CHANNELS
 from rl_training.envs.images import Channels, is_image
@@ -143,7 +143,7 @@ def find_env(env_id: str) -> EnvSpec:
     try:
         return gym.spec(name)
     except Exception as error:  # Gymnasium's own, and others where the name is an odd one
-        near = difflib.get_close_matches(name, gym.registry, n=1, cutoff=0.4)
+        near = [atari] if (atari := todays_name(name)) else difflib.get_close_matches(name, gym.registry, n=1, cutoff=0.4)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise UserError(f"no environment is registered as {name!r}{hint} (`module:Id` imports the module that registers it)") from error
 

@@ -111,7 +111,7 @@ def resolve_precision(requested: str, device: str, facts: Facts) -> Resolved:
     around them then may too. bfloat16 is for whoever asks for it."""
     on_gpu = device.startswith("cuda")
     if requested in ("tf32", "bf16") and not on_gpu:
-        raise ConfigError(f"precision: {requested} is a GPU's, and this run computes on {device}; use auto or float32")
+        raise ConfigError(f"precision: {requested} is a GPU's; this run computes on {device}: use auto or float32 (--set precision=auto)")
     if requested == "bf16" and not torch.cuda.is_bf16_supported():
         raise ConfigError(f"precision: bf16 cannot be had on {torch.cuda.get_device_name(device)}; use auto, tf32 or float32")
     if requested != "auto":

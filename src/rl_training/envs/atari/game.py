@@ -5,6 +5,7 @@ It speaks to the emulator itself, as Dopamine does: an environment below it woul
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import gymnasium as gym
@@ -48,10 +49,17 @@ def load(game: str, protocol: Protocol, *, shown: bool) -> ALEInterface:
         raise UserError(f"ale-py has no ROM of {game}")
     ale.loadROM(rom)
     if protocol.mode is not None:
+        _require_known("mode", protocol.mode, game, ale.getAvailableModes())
         ale.setMode(protocol.mode)
     if protocol.difficulty is not None:
+        _require_known("difficulty", protocol.difficulty, game, ale.getAvailableDifficulties())
         ale.setDifficulty(protocol.difficulty)
     return ale
+
+
+def _require_known(part: str, value: int, game: str, known: Sequence[int]) -> None:
+    if value not in known:
+        raise UserError(f"env_kwargs.{part}: {game} has {', '.join(map(str, known))}, not {value}")
 
 
 class AtariGame(gym.Env[Any, int]):

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -24,6 +27,18 @@ def import_ale() -> None:
         gym.register_envs(importlib.import_module("ale_py"))
     except ImportError as error:
         raise UserError("environments ALE/… need the package ale-py: pip install 'rl-training[atari]'") from error
+
+
+def todays_name(name: str) -> str | None:
+    """`ALE/Pong-v5` for `Pong`, `Pong-v4` or `PongNoFrameskip-v4`; None where ale-py is not here or has no such game.
+
+    ale-py is looked at and not imported: that would register the old names, as bare environments without a protocol.
+    """
+    old, package = re.fullmatch(r"(\w+?)(NoFrameskip|Deterministic)?(-v\d+)?", name), importlib.util.find_spec("ale_py")
+    if old is None or package is None or package.origin is None:
+        return None
+    rom = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", old[1]).lower()
+    return f"{PREFIX}{old[1]}-v5" if (Path(package.origin).parent / "roms" / f"{rom}.bin").exists() else None
 
 
 @dataclass(frozen=True)
