@@ -244,3 +244,21 @@ def test_a_signal_inside_a_finaliser_is_noted_and_not_printed(monkeypatch: pytes
         assert signals.signum == signal.SIGTERM and told == []
         Last(lambda: 1 // 0)
     assert told == [ZeroDivisionError]
+
+
+def test_an_interrupt_while_numpy_is_imported_ends_the_command(tmp_path: Path) -> None:
+    """torch imports NumPy by itself where nobody has, and takes what is raised there for a NumPy that does not work."""
+    code = """
+import signal, sys
+
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == "numpy.matrixlib":
+            signal.raise_signal(signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupting())
+from rl_training.cli import main
+sys.exit(main(["train", "dqn", "--env", "CartPole-v1", "--total-timesteps", "50", "--output-dir", sys.argv[1]]))
+"""
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "runs")], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (130, "") and not (tmp_path / "runs").exists()

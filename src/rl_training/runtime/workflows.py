@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as _numpy  # noqa: F401  (before torch, which would import it and swallow a Ctrl-C that comes meanwhile)
 import torch
 
 from rl_training.envs.factory import EnvSource, make_envs
