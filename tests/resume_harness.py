@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 
 FILES = ("model.safetensors", "training.safetensors", "replay.safetensors")
-TIMEOUT = 300.0
+TIMEOUT = 900.0  # for a run that hangs: a busy machine may be slow
 
 # Small parts that still do everything often: the ring wraps around, targets follow, windows and chunks are open at most moments.
 SETTINGS: dict[str, Any] = {

@@ -64,7 +64,7 @@ def test_a_killed_atari_run_resumes_to_identical_files(algo: str, vectorization:
 @pytest.mark.parametrize("algo", ["dqn", "rainbow_dqn", "r2d2", "ppo"])
 def test_a_killed_atari_run_of_full_size_resumes_to_identical_files(algo: str, vectorization: str, tmp_path: Path) -> None:
     pytest.importorskip("ale_py")
-    config = atari_config(algo, vectorization, total_timesteps=1_200)
+    config = atari_config(algo, vectorization, total_timesteps=600)
     if algo == "ppo":
         config |= {"env_id": "ALE/Breakout-v5", "env_kwargs": {"preset": "sb3"}}  # with lives to lose
     outcome = killed_and_resumed(config, tmp_path, kills=2, seed=zlib.crc32(f"{algo}{vectorization}".encode()))
