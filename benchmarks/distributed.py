@@ -1,11 +1,11 @@
-"""Distributed runs, measured: `python -m benchmarks.distributed scaling | learner | overhead | cartpole`.
+"""Distributed runs, measured: `python -m benchmarks.distributed scaling | learner | overhead`.
 
     scaling    an environment that waits 5 ms a step, 1 → 16 actors: steps/s against one actor's, times their number
     learner    the same with more and more updates a step: where the learner binds, and the share of its time it waits
-    overhead   milliseconds that an environment step costs beside the environment's own, local and with one actor
-    cartpole   velocity-free CartPole, r2d2 with 4 actors and local, several seeds
+    overhead   processor time that an environment step of CartPole takes, local and with one actor: of the driver, the actor and Ray
 
 Each run is a process of its own, through the command line, as it is for users. Results are added to benchmarks/results/distributed.json.
+What r2d2 learns with 4 actors: `python -m benchmarks.learning configs/r2d2/cartpole_velocity_free.yaml --set actors=4 --label actors4`.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from benchmarks.distributed_envs import WAITING
+from benchmarks.processor_time import by_role
 from rl_training.ledger.machine import machine
 
 RECORD = Path(__file__).resolve().parent / "results" / "distributed.json"
@@ -44,15 +46,26 @@ def config(env_id: str, *, steps: int, actors: int, algo: str = "dqn", **changes
 
 
 def run(values: dict[str, Any]) -> list[dict[str, float]]:
-    """Trains; the records of the run's second half, when everything has started."""
+    """Trains; the records of the run's second half, when everything has started. Each has the processor seconds taken until then."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "config.yaml"
         file.write_text(yaml.safe_dump({**values, "output_dir": folder}))
         command = [sys.executable, "-m", "rl_training", "train", "--config", str(file), "--quiet"]
-        subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.DEVNULL)
-        lines = next(Path(folder).glob("*/metrics.jsonl")).read_text().splitlines()
-    records = [record for record in map(json.loads, lines) if "time/fps" in record]
+        process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.DEVNULL)
+        records: list[dict[str, float]] = []
+        while (ended := process.poll()) is None:
+            taken = by_role(process.pid)
+            records += [record | taken for record in _written(Path(folder))[len(records) :]]
+            time.sleep(0.02)
+    if ended:
+        raise SystemExit(f"{' '.join(command)}: exit code {ended}")
     return records[len(records) // 2 :]
+
+
+def _written(folder: Path) -> list[dict[str, float]]:
+    """The records of a run's progress so far."""
+    lines = [line for file in folder.glob("*/metrics.jsonl") for line in file.read_text().split("\n")[:-1]]  # the last is being written
+    return [record for record in map(json.loads, lines) if "time/fps" in record]
 
 
 def rate(records: list[dict[str, float]]) -> float:
@@ -91,29 +104,15 @@ def learner(actors: int, seconds: float) -> list[dict[str, float]]:
 
 
 def overhead(steps: int) -> list[dict[str, float]]:
-    """CartPole, whose own step takes some 10 µs; one update for every 64 steps."""
+    """CartPole, whose own step takes some 10 µs; one update for every 64 steps. Microseconds of a processor for each environment step."""
     rows = []
     for actors, num_envs in ((0, 1), (1, 1), (0, 16), (1, 16)):
         records = run(config("CartPole-v1", steps=steps, actors=actors, num_envs=num_envs, settings={"train_frequency": 64}))
-        per_second = rate(records)
-        rows.append({"actors": actors, "num_envs": num_envs, "steps_per_s": per_second, "ms_per_step": 1_000 / per_second})
-        print(rows[-1], flush=True)
-    return rows
-
-
-def cartpole(seeds: int, steps: int) -> list[dict[str, float]]:
-    """The shipped config of velocity-free CartPole, local and with 4 actors: the greedy return after so many steps."""
-    rows = []
-    for actors in (0, 4):
-        for seed in range(1, seeds + 1):
-            with tempfile.TemporaryDirectory() as folder:
-                command = [sys.executable, "-m", "rl_training", "train", "--config", "r2d2/cartpole_velocity_free.yaml", "--quiet"]
-                command += [f"--actors={actors}", f"--seed={seed}", f"--total-timesteps={steps}", f"--output-dir={folder}"]
-                subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.DEVNULL)
-                lines = next(Path(folder).glob("*/metrics.jsonl")).read_text().splitlines()
-            returns = [record["eval/mean_reward"] for record in map(json.loads, lines) if "eval/mean_reward" in record]
-            rows.append({"actors": actors, "seed": seed, "steps": steps, "final_return": returns[-1], "best_return": max(returns)})
-            print(rows[-1], flush=True)
+        row = {"actors": actors, "num_envs": num_envs, "steps_per_s": rate(records)}
+        first, last = records[0], records[-1]
+        row |= {f"us_{role}": 1e6 * (last[role] - first[role]) / (last["step"] - first["step"]) for role in ("driver", "actors", "ray")}
+        rows.append(row)
+        print(row, flush=True)
     return rows
 
 
@@ -124,20 +123,17 @@ def _mean(records: list[dict[str, float]], name: str) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("scaling", "learner", "overhead", "cartpole"))
+    parser.add_argument("what", choices=("scaling", "learner", "overhead"))
     parser.add_argument("--actors", type=int, default=16, help="at most (scaling), or of every run (learner)")
     parser.add_argument("--seconds", type=float, default=30.0, help="that a run of waiting environments would take without overhead")
     parser.add_argument("--steps", type=int, default=40_000, help="of a run of CartPole")
-    parser.add_argument("--seeds", type=int, default=3)
     options = parser.parse_args()
     if options.what == "scaling":
         rows = scaling(options.actors, options.seconds)
     elif options.what == "learner":
         rows = learner(options.actors, options.seconds)
-    elif options.what == "overhead":
-        rows = overhead(options.steps)
     else:
-        rows = cartpole(options.seeds, options.steps)
+        rows = overhead(options.steps)
     record = json.loads(RECORD.read_text()) if RECORD.exists() else {}
     load = os.getloadavg()[2]
     record[options.what] = {"machine": machine(1, also=("ray",)), "options": vars(options), "load_15_min": round(load, 1), "rows": rows}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from fake_ray import FakeCluster
 from resume_harness import run_config
 from rl_training.errors import ConfigError, UserError
 from rl_training.experiment.config import TrainConfig
+from rl_training.runtime.distributed import cluster as cluster_module
 from rl_training.runtime.distributed.cluster import require_answer
 from rl_training.runtime.workflows import resume_training, train
 
@@ -66,6 +69,28 @@ def test_an_address_nobody_answers_at_is_refused_in_one_line(address: str, here:
     assert address in run.err and len(run.err.splitlines()) == 1
     with pytest.raises(UserError):
         require_answer(address)
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [("InvalidAuthToken: missing or incorrect", "asks for a token; set RAY_AUTH_MODE=token"), ("404", "Failed to connect, it seems$")],
+)
+def test_a_cluster_that_does_not_let_us_in_is_refused_in_one_line(
+    written: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Ray's own lines, which come from below Python, say why; they are not ours to show."""
+
+    def init(**how: Any) -> None:
+        os.write(2, f"gcs_client.cc: {written}\n".encode() * 20)
+        raise ConnectionError("Failed to connect,\n it seems")
+
+    ray = SimpleNamespace(is_initialized=lambda: False, init=init)
+    monkeypatch.setattr(cluster_module, "import_ray", lambda: ray)
+    monkeypatch.setattr(cluster_module, "require_answer", lambda address: None)
+    with pytest.raises(UserError, match=f"Ray does not answer at somewhere:1: .*{said}"):
+        cluster_module.Cluster(config(tmp_path, actors=1, ray_address="somewhere:1"), in_flight_bytes=0)
+    os.write(2, b"mine")
+    assert capfd.readouterr().err == "mine"
 
 
 def test_without_ray_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,10 @@ import logging
 import os
 import signal
 import socket
+import sys
+import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from rl_training.errors import UserError
@@ -19,6 +21,9 @@ REACH_SECONDS = 5.0
 PLACES_SECONDS = 30.0
 """How long a cluster has to make room; it may be starting machines."""
 LEAST_STORE = 80 << 20  # bytes; Ray takes no less
+MOST_HELD_BACK = 100_000  # bytes of what it writes to stderr while it starts
+NO_TOKEN = "it asks for a token; set RAY_AUTH_MODE=token, and give the cluster's in ~/.ray/auth_token or RAY_AUTH_TOKEN"
+"""Ray says no more of it than that it failed to connect: it sends no token to an address unless it is told to."""
 
 
 class Cluster:
@@ -54,10 +59,12 @@ class Cluster:
         else:
             how["address"] = address
         try:
-            self.ray.init(**how)
+            with _held_back_stderr() as told:
+                self.ray.init(**how)
         except Exception as error:  # whatever Ray raises of an address that is none of its own, or of a machine it cannot start on
             where = "cannot be started on this machine" if address is None else f"does not answer at {address}"
-            raise UserError(f"Ray {where}: {' '.join(str(error).split()):.300}") from error
+            reason = NO_TOKEN if "InvalidAuthToken" in told() else f"{' '.join(str(error).split()):.300}"
+            raise UserError(f"Ray {where}: {reason}") from error
         # Ray tells of a process that died on stdout, where a quiet run prints its checkpoint alone. We tell of it ourselves.
         self.ray._private.worker._worker_logs_enabled = False
 
@@ -118,6 +125,27 @@ def require_answer(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=REACH_SECONDS).close()
     except OSError as error:
         raise UserError(f"no Ray cluster answers at {address}: {error}") from None
+
+
+@contextlib.contextmanager
+def _held_back_stderr() -> Iterator[Callable[[], str]]:
+    """What is written to stderr meanwhile is kept from the terminal, by libraries below Python too: Ray's repeat a line every second.
+
+    Gives what was written, once this is over.
+    """
+    sys.stderr.flush()
+    written: list[str] = []
+    kept = os.dup(2)
+    with tempfile.TemporaryFile() as file:
+        try:
+            os.dup2(file.fileno(), 2)
+            yield lambda: "".join(written)
+        finally:
+            sys.stderr.flush()
+            os.dup2(kept, 2)
+            os.close(kept)
+            file.seek(0)
+            written.append(file.read(MOST_HELD_BACK).decode(errors="replace"))
 
 
 @contextlib.contextmanager
