@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -218,6 +219,53 @@ def scaling(missing: list[str]) -> tuple[list[str], dict[Path, str]]:
     return lines, images
 
 
+def actors(missing: list[str]) -> list[str]:
+    """Actors on Ray: how far they scale, where the learner binds, and what a step costs beside the local loop."""
+    record = load("distributed") or {}
+    missing += [f"distributed ({name})" for name in ("scaling", "learner", "overhead") if name not in record]
+    if not record:
+        return []
+    lines = ["## Actors on Ray", ""]
+
+    def table(name: str, what: str, head: str, cells: Callable[[Record], list[str]]) -> list[str]:
+        if name not in record:
+            return []
+        rows = [f"| {' | '.join(cells(row))} |" for row in record[name]["rows"]]
+        columns = f"| --- |{' ---: |' * (head.count('|') - 2)}"
+        options = {key: value for key, value in record[name]["options"].items() if key not in ("what", "seeds")}
+        source = f"{command(f'distributed {name}', {'options': options})}, load {record[name]['load']}; {where(record[name])}"
+        return [what, "", head, columns, *rows, "", source, ""]
+
+    lines += table(
+        "scaling",
+        "An environment that waits 5 ms a step, one in each actor, and next to nothing to learn.",
+        "| actors | steps/s | of linear | the learner waits |",
+        lambda row: [str(row["actors"]), number(row["steps_per_s"]), f"{row['of_linear']:.2f}", f"{row['waiting_share']:.0%}"],
+    )
+    lines += table(
+        "learner",
+        "The same with more and more updates a step (batches of 32, 64 × 64 units).",
+        "| steps an update | steps/s | updates/s | the learner waits | weights are old by, in updates |",
+        lambda row: [str(row["train_frequency"]), *(number(row[key]) for key in ("steps_per_s", "updates_per_s")),
+                     f"{row['waiting_share']:.0%}", number(row["staleness_updates"])],
+    )  # fmt: skip
+    lines += table(
+        "overhead",
+        "CartPole, whose own step takes some 10 µs, with an update for every 64 steps: microseconds of a processor for each step.",
+        "| actors | environments | driver | actor | Ray's own processes | all |",
+        lambda row: [
+            str(row["actors"]),
+            str(row["num_envs"]),
+            *(number(row[key]) for key in COSTS),
+            number(sum(row[key] for key in COSTS)),
+        ],
+    )
+    return lines
+
+
+COSTS = ("us_driver", "us_actors", "us_ray")
+
+
 def chart(points: list[tuple[float, float]], *, x: str, y: str) -> str:
     """A line on doubly logarithmic axes, as SVG."""
     width, height, left, bottom = 420, 240, 60, 36
@@ -275,6 +323,7 @@ def pages() -> dict[Path, str]:
     lines += section("Atari beside Stable-Baselines3, on the CPU", "atari_cpu", missing, module="atari_peer")
     more, images = scaling(missing)
     lines += more
+    lines += actors(missing)
     lines += section("PPO and recurrent PPO, the whole loop on the CPU", "on_policy", missing)
     left = f"Not measured yet: {', '.join(missing)} (`make bench`; the GPU's part is `python -m benchmarks.gpu`)." if missing else ""
     page = PROSE.read_text(encoding="utf-8").format(tables="\n".join(lines).rstrip(), missing=left, enough=BREAK_EVEN_UPDATES)

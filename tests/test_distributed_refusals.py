@@ -81,9 +81,12 @@ def test_a_cluster_that_does_not_let_us_in_is_refused_in_one_line(
     """Ray's own lines, which come from below Python, say why; they are not ours to show."""
 
     def init(**how: Any) -> None:
+        assert os.environ["RAY_IGNORE_UNHANDLED_ERRORS"] == "1"  # or it prints tracebacks of what actors raise
         os.write(2, f"gcs_client.cc: {written}\n".encode() * 20)
         raise ConnectionError("Failed to connect,\n it seems")
 
+    monkeypatch.setenv("RAY_IGNORE_UNHANDLED_ERRORS", "")  # put back afterwards
+    monkeypatch.delenv("RAY_IGNORE_UNHANDLED_ERRORS")
     ray = SimpleNamespace(is_initialized=lambda: False, init=init)
     monkeypatch.setattr(cluster_module, "import_ray", lambda: ray)
     monkeypatch.setattr(cluster_module, "require_answer", lambda address: None)

@@ -50,6 +50,8 @@ class Cluster:
     def _connect(self, address: str | None, cpus: int, store: int) -> None:
         logging.getLogger("ray").setLevel(logging.ERROR)
         how: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
+        # what an actor raises is told by us, once; Ray would print the traceback of every order that nobody asks after any more
+        os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
         if address is None:
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
             os.environ.setdefault("RAY_worker_niceness", "0")  # beside a busy machine, Ray's own 15 leaves actors hardly any time
