@@ -13,7 +13,6 @@ Where several feeds fill one store, each numbers its own frames, and `FrameStrea
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -61,39 +60,45 @@ class FrameNumbers:
 
     def __init__(self, stack: int, num_envs: int) -> None:
         self.stack, self.num_envs = stack, num_envs
-        self._all = np.ones(num_envs, bool)
         self._next = NO_FRAME + 1
         self._stacks = np.zeros((num_envs, stack), np.int64)  # ids of each environment's current observation, oldest first
         self._new: list[tuple[Array, Array]] = []  # frames that nobody has taken yet, and their stacks
         self.num_new = 0  # how many those are
 
     def number(self, step: Step) -> Step:
-        """The same step with ids [E] in the place of `obs` and `next_obs`."""
+        """Puts ids [E] in the place of the step's `obs` and `next_obs`; the step itself comes back."""
         if step.episode_starts is None:
             raise ValueError("frames need to know where episodes start: the step has no episode_starts")
-        valid = self._all if step.valid is None else step.valid
-        begins = valid & (step.episode_starts | (self._stacks[:, -1] == NO_FRAME))
-        if begins.any():
-            self._stacks[begins] = NO_FRAME
+        stacks, valid = self._stacks, step.valid
+        begins = step.episode_starts | (stacks[:, -1] == NO_FRAME)
+        if valid is not None:
+            begins &= valid
+        if np.count_nonzero(begins):
+            stacks[begins] = NO_FRAME
             self._give(begins, step.obs)
-        obs = self._stacks[:, -1].copy()
-        self._stacks[:, :-1] = self._stacks[:, 1:]
+        obs = stacks[:, -1].copy()
+        if self.stack > 1:
+            stacks[:, :-1] = stacks[:, 1:]
         self._give(valid, step.next_obs)
-        if not valid.all():
-            self._stacks[~valid] = NO_FRAME  # a reset step: what follows begins an episode
-        return replace(step, obs=obs, next_obs=self._stacks[:, -1].copy())
+        if valid is not None:
+            stacks[~valid] = NO_FRAME  # a reset step: what follows begins an episode
+        step.obs, step.next_obs = obs, stacks[:, -1].copy()
+        return step
 
-    def _give(self, envs: Array, observations: Array) -> None:
-        """New ids for the newest frames of these environments' observations [E, ...]."""
-        count = int(np.count_nonzero(envs))
-        if not count:
-            return
-        self._stacks[envs, -1] = np.arange(self._next, self._next + count)
+    def _give(self, envs: Array | None, observations: Array) -> None:
+        """New ids for the newest frames of these environments' observations [E, ...]; None: of all."""
+        # Of all as they are: arrays of a step are never written to again (see envs/vector.py).
+        newest = observations.reshape(self.num_envs, self.stack, -1)[:, -1]
+        count = self.num_envs if envs is None else int(np.count_nonzero(envs))
+        ids = np.arange(self._next, self._next + count)
         self._next += count
         self.num_new += count
-        newest = observations.reshape(self.num_envs, self.stack, -1)[:, -1]
-        # All of them as they are: arrays of a step are never written to again (see envs/vector.py).
-        self._new.append((newest if count == self.num_envs else newest[envs], self._stacks[envs]))
+        if envs is None:
+            self._stacks[:, -1] = ids
+            self._new.append((newest, self._stacks.copy()))
+        elif count:
+            self._stacks[envs, -1] = ids
+            self._new.append((newest[envs], self._stacks[envs]))
 
     def take(self) -> Items:
         """The frames that are new since the last time, to go with the items that name them; {}: there are none."""

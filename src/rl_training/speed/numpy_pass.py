@@ -17,11 +17,13 @@ from torch import Tensor
 
 from rl_training.models.actor_critic import MLPActorCritic
 from rl_training.models.heads import CategoricalHead, Head, QuantileHead, ScalarHead, StreamHead
+from rl_training.models.image_torsos import Activate
 from rl_training.models.layers import Stream
 from rl_training.models.mlp_layers import NORM_EPS, RELU, TANH, Activation, layer_parameters
 from rl_training.models.network import CoreState
 from rl_training.models.q_network import QNetwork
-from rl_training.models.torsos import MLPTorso
+from rl_training.models.torsos import ChainedTorso, MLPTorso
+from rl_training.speed.patches import has_patches, layers_of, patch_index
 from rl_training.speed.tapes import overrides
 
 if TYPE_CHECKING:
@@ -51,21 +53,24 @@ def numpy_pass(network: Any, num_envs: int) -> NumpyPass | None:
     """
     if num_envs * max((p.numel() for p in network.parameters()), default=0) > LARGEST:
         return None
-    if any(part.activation not in _ON_ARRAYS for part in network.modules() if isinstance(part, (MLPTorso, Stream))):
+    if any(part.activation not in _ON_ARRAYS for part in network.modules() if isinstance(part, (Activate, MLPTorso, Stream))):
         return None
     if type(network) is MLPActorCritic:
         return _actor_critic_pass(network)
     if not isinstance(network, QNetwork) or overrides(network, QNetwork, "step", "q_values", "forward"):
         return None
     torso, head = network.torso, network.head
-    if type(torso) is not MLPTorso or not isinstance(head, StreamHead) or type(head) not in _Q_VALUES:
+    if not isinstance(head, StreamHead) or type(head) not in _Q_VALUES:
         return None
     if network.stack is not None:
+        assert isinstance(torso, MLPTorso), "what makes it one stack"
         whole = _layers([*torso.layers, *head.advantage.layers], (), torso.activation, activate_last=False)
         return lambda obs, noise: whole(_floats(obs))
-    features = _layers(torso.layers, torso.norms, torso.activation, activate_last=True)
-    outputs, q_values = _head_pass(head), _Q_VALUES[type(head)](head)
-    return lambda obs, noise: q_values(outputs(features(_floats(obs)), noise))
+    encode = _encoder_pass(torso)
+    if encode is None:
+        return None
+    features, outputs, q_values = encode, _head_pass(head), _Q_VALUES[type(head)](head)
+    return lambda obs, noise: q_values(outputs(features(obs), noise))
 
 
 def numpy_forward(network: Any, obs: Array, state: CoreState, generator: torch.Generator) -> Forward | None:
@@ -104,6 +109,34 @@ def _row(parameter: Tensor) -> Array:
 def _weights_and_rows(params: Sequence[Tensor]) -> list[tuple[Array, Array]]:
     """W₁, b₁, W₂, b₂, … in pairs, the biases as rows."""
     return [(_array(weight), _row(bias)) for weight, bias in _pairs(params)]
+
+
+def _encoder_pass(torso: Any) -> Callable[[Array], Array] | None:
+    """`torso.forward` of what is exactly ours: layers, MinAtar's convolution, or these after that one."""
+    if type(torso) is ChainedTorso:
+        first, rest = _encoder_pass(torso.first), _encoder_pass(torso.layers)
+        return None if first is None or rest is None else lambda obs: rest(first(obs))
+    if type(torso) is MLPTorso:
+        layers = _layers(torso.layers, torso.norms, torso.activation, activate_last=True)
+        return lambda obs: layers(_floats(obs))
+    return _convolution_pass(torso) if has_patches(torso) else None
+
+
+def _convolution_pass(torso: Any) -> Callable[[Array], Array]:
+    """`MinAtarTorso.encode`: the filters times the patches of each image (patches.py)."""
+    convolution, after = layers_of(torso)
+    biases: Tensor = convolution.bias  # type: ignore[assignment]  # it has some
+    filters, column, activate = _array(convolution.weight), _array(biases)[:, None], _ON_ARRAYS[after.activation]
+    rows, size, high = filters.reshape(len(filters), -1), convolution.kernel_size[0], np.float32(torso.high)
+
+    def run(obs: Array) -> Array:
+        patches = obs.reshape(len(obs), -1).take(patch_index(obs.shape[1:], size), 1).reshape(len(obs), rows.shape[1], -1)
+        x: Array = np.matmul(rows, patches.astype(np.float32) if high == 1 else patches / high)
+        x += column
+        activate(x)
+        return x.reshape(len(obs), -1)
+
+    return run
 
 
 def _layers(layers: Any, norms: Sequence[Tensor], activation: Activation, *, activate_last: bool) -> Callable[[Array], Array]:

@@ -8,7 +8,7 @@ autograd and hands back a `pullback`: the same products as autograd's, without i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import torch
 import torch.nn.functional as F
@@ -16,12 +16,14 @@ from torch import Tensor
 
 from rl_training.models.actor_critic import ActorCriticHeads, MLPActorCritic
 from rl_training.models.heads import CategoricalHead, Draws, QuantileHead, ScalarHead, StreamHead
+from rl_training.models.image_torsos import MinAtarTorso
 from rl_training.models.layers import Stream
 from rl_training.models.mlp_layers import NORM_EPS, RELU, TANH, Activation
 from rl_training.models.network import CoreState
 from rl_training.models.q_network import QNetwork
 from rl_training.models.recurrent.actor_critic import RecurrentActorCritic
-from rl_training.models.torsos import MLPTorso
+from rl_training.models.torsos import ChainedTorso, MLPTorso
+from rl_training.speed.patches import has_patches, layers_of, patches_of
 from rl_training.types import Previous
 
 Pullback: TypeAlias = Callable[[Tensor], tuple[list[Tensor], Tensor]]
@@ -98,6 +100,23 @@ def taped_stack(
     return out, pullback
 
 
+def taped_convolution(torso: MinAtarTorso, obs: Tensor) -> tuple[Tensor, Callable[[Tensor], list[Tensor]]]:
+    """`torso.encode` of [B, C, H, W] with the gradients of its filters and biases; to be called without autograd.
+
+    With the patches of image i as columns X_i and g_i = ∂L/∂(W X_i + b):  ∂L/∂W = Σ_i g_i X_iᵀ,  ∂L/∂b = Σ_i g_i, over positions too.
+    """
+    convolution, activate = layers_of(torso)
+    apply_, backward = ACTIVATIONS[activate.activation]
+    patches, filters, biases = patches_of(torso, obs), convolution.weight.flatten(1), cast("Tensor", convolution.bias).unsqueeze(-1)
+    out = apply_(torch.bmm(filters.expand(len(patches), *filters.shape), patches).add_(biases))
+
+    def pullback(grad: Tensor) -> list[Tensor]:
+        grad = backward(grad.view_as(out), out)
+        return [torch.bmm(grad, patches.transpose(1, 2)).sum(0).view_as(convolution.weight), grad.sum((0, 2))]
+
+    return out.flatten(1), pullback
+
+
 def taped_stream(stream: Stream, x: Tensor, noise: Tensor | None = None, *, input_gradient: bool = True) -> tuple[Tensor, Pullback]:
     """`Stream.forward` with its gradient by hand, in the order of `parameters()`; noise as one draw for all rows.
 
@@ -156,7 +175,16 @@ def has_tape(network: Any) -> bool:
     if type(head) is QuantileHead and head.outputs == 1:
         return False  # one quantile keeps its axis, which the tape would drop
     streams = [stream for stream in (head.advantage, head.value) if stream is not None]
-    return type(torso) is MLPTorso and all(part.activation in ACTIVATIONS for part in (torso, *streams))
+    return has_taped_encoder(torso) and all(stream.activation in ACTIVATIONS for stream in streams)
+
+
+def has_taped_encoder(torso: Any) -> bool:
+    """Whether `taped_encoder` says what this torso says."""
+    if type(torso) is ChainedTorso:
+        return has_taped_encoder(torso.first) and has_taped_encoder(torso.layers)
+    if type(torso) is MLPTorso:
+        return torso.activation in ACTIVATIONS
+    return has_patches(torso) and layers_of(torso)[1].activation in ACTIVATIONS
 
 
 def overrides(network: Any, base: type, *names: str) -> bool:
@@ -166,22 +194,43 @@ def overrides(network: Any, base: type, *names: str) -> bool:
 
 def taped_q_network(network: QNetwork, obs: Tensor, draws: Draws) -> tuple[Tensor, Callable[[Tensor], list[Tensor]]]:
     """`forward` of [B, ...] without autograd, and from ∂L/∂out the gradients of `parameters()`."""
-    x = obs if obs.is_floating_point() else obs.float()
     if network.stack is not None:
-        out, whole = taped_stack(x, network.stack, activate_last=False, input_gradient=False)
+        out, whole = taped_stack(_floats(obs), network.stack, activate_last=False, input_gradient=False)
         return out, lambda grad: whole(grad)[0]
-    torso, head = network.torso, network.head
-    assert isinstance(torso, MLPTorso) and isinstance(head, StreamHead), "see `has_tape`"
-    features, from_torso = taped_stack(
-        x, torso.params, activation=torso.activation, activate_last=True, norms=torso.norms, input_gradient=False
-    )
-    out, from_head = taped_head(head, features, draws)
+    assert isinstance(network.head, StreamHead), "see `has_tape`"
+    features, from_torso = taped_encoder(network.torso, obs)
+    out, from_head = taped_head(network.head, features, draws)
 
     def gradients(grad: Tensor) -> list[Tensor]:
         grads, grad_features = from_head(grad)
-        return from_torso(grad_features)[0] + grads
+        return from_torso(grad_features) + grads
 
     return out, gradients
+
+
+def taped_encoder(torso: Any, obs: Tensor) -> tuple[Tensor, Callable[[Tensor], list[Tensor]]]:
+    """Features of [B, ...] without autograd, and from ∂L/∂features the gradients of `parameters()`."""
+    if isinstance(torso, MLPTorso):
+        features, pullback = taped_stack(
+            _floats(obs), torso.params, activation=torso.activation, activate_last=True, norms=torso.norms, input_gradient=False
+        )
+        return features, lambda grad: pullback(grad)[0]
+    if isinstance(torso, MinAtarTorso):
+        return taped_convolution(torso, obs)
+    assert isinstance(torso, ChainedTorso), "see `has_tape`"
+    first, from_first = taped_encoder(torso.first, obs)
+    layers = torso.layers
+    features, from_layers = taped_stack(first, layers.params, activation=layers.activation, activate_last=True, norms=layers.norms)
+
+    def gradients(grad: Tensor) -> list[Tensor]:
+        grads, grad_first = from_layers(grad)
+        return from_first(grad_first) + grads
+
+    return features, gradients
+
+
+def _floats(obs: Tensor) -> Tensor:
+    return obs if obs.is_floating_point() else obs.float()
 
 
 def has_policy_tape(network: Any) -> bool:
@@ -220,8 +269,7 @@ def taped_policy_heads(
 @torch.no_grad()
 def taped_mlp_policy(network: MLPActorCritic, obs: Tensor) -> tuple[Tensor, Tensor, PolicyGradients]:
     """`MLPActorCritic.forward`, all by hand."""
-    x = obs if obs.is_floating_point() else obs.float()
-    outputs, values, pullback = taped_policy_heads(network.heads, x, input_gradient=False)
+    outputs, values, pullback = taped_policy_heads(network.heads, _floats(obs), input_gradient=False)
     return outputs, values, lambda grad_outputs, grad_values: pullback(grad_outputs, grad_values)[0]
 
 
