@@ -133,6 +133,18 @@ def test_a_row_below_its_anchor_says_so_and_one_without_runs_too(tmp_path: Path)
     assert "| `dqn` | 1 [0, 2] |" in table and "double_dqn" not in table
 
 
+def test_a_best_checkpoint_below_a_final_policy_says_how_many_it_was_the_first_of(tmp_path: Path) -> None:
+    """Evaluations of ten episodes tie, and the first is taken."""
+    records = runs("dqn__chain", 1.0, 1.0, 1.0)
+    for raw, curve in zip(records, ([1, 1, 0], [1, 1, 1], [0, 1, 1]), strict=True):
+        raw["best"]["eval_return_mean"], raw["config"]["eval_episodes"] = 0.5, 10
+        raw["curve"] = [[step, value] for step, value in enumerate(curve, 1)]
+    text, _ = page(tmp_path, records)
+    assert "0.9: best 0.5. A run's best checkpoint is the first of 2 to 3 with the same mean over 10 episodes." in text
+    records[0]["curve"] = [[1, 0.0], [2, 1.0]]  # nothing to confuse it with
+    assert "best 0.5.\n" in page(tmp_path, records)[0]
+
+
 @pytest.mark.parametrize(
     ("improvement", "words"),
     [

@@ -146,7 +146,8 @@ def _notes(task: Task, row: Row, statistics: Statistics) -> Iterator[str]:
         means = {policy: statistics.iqm(row.scores(policy)).point for policy in policies}
         below = [f"{policy} {number(mean)}" for policy, mean in means.items() if mean < anchor]
         if below:
-            yield f"{row.title} is **below its anchor** {number(anchor)}: {', '.join(below)}."
+            why = _ties(row.records) if means["best"] < anchor <= means["final"] else ""
+            yield f"{row.title} is **below its anchor** {number(anchor)}: {', '.join(below)}.{why}"
     budgets = {record.steps for record in row.records} - {task.total_timesteps}
     if budgets:
         yield f"{row.title} was run for {', '.join(f'{steps:,}' for steps in sorted(budgets))} steps, not {task.total_timesteps:,}."
@@ -160,6 +161,15 @@ def _notes(task: Task, row: Row, statistics: Statistics) -> Iterator[str]:
             f"seed {record.seed} best {number(record.score('best'))}, final {number(record.score('final'))}" for record in row.others
         )
         yield f"{row.title} with seeds beside the table's: {shown}."
+
+
+def _ties(records: Sequence[Record]) -> str:
+    """Why the checkpoint that a run chose may be worse than its last policy: the first of several evaluations it could not tell apart."""
+    alike = [sum(value == max(returns) for value in returns) for record in records if (returns := [value for _, value in record.curve])]
+    if not alike or min(alike) < 2:
+        return ""
+    episodes = ", ".join(sorted({str(record.config.get("eval_episodes", "?")) for record in records}))
+    return f" A run's best checkpoint is the first of {min(alike)} to {max(alike)} with the same mean over {episodes} episodes."
 
 
 def _aggregate(tasks: Tasks, statistics: Statistics) -> Iterator[str]:
