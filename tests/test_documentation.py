@@ -359,3 +359,14 @@ def test_what_a_migration_page_calls_ours_is_ours(page: str) -> None:
                 assert name in names or name in methods, f"{page}: {code}"
             count += 1
     assert count > 25
+
+
+def test_the_port_quotes_its_record() -> None:
+    """The migration page's two blocks are those that were run side by side, and its table is what came out."""
+    from benchmarks import sb3_port
+
+    if not sb3_port.RECORD.is_file():
+        pytest.skip("the records are in the repository, not in the source distribution")
+    page, record = sb3_port.PAGE.read_text(encoding="utf-8"), json.loads(sb3_port.RECORD.read_text(encoding="utf-8"))
+    assert sb3_port.code(page) == record["code"]
+    assert "\n".join(sb3_port.table(record["results"])) in page
