@@ -212,6 +212,22 @@ def test_what_a_page_mentions_is_there(page: str) -> None:
             assert (ROOT / page).parent.joinpath(target).exists(), f"{page}: {target}"
 
 
+def anchors(page: Path) -> set[str]:
+    """Where GitHub lets a link into a page lead: its headings, in small letters, without punctuation, with hyphens for spaces."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_to_headings(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for target, anchor in re.findall(r"\]\(([^)#\s]*)#([\w-]+)\)", text):
+        if not target.startswith(("http://", "https://")):
+            there = (ROOT / page).parent / target if target else ROOT / page
+            assert anchor in anchors(there), f"{page}: {target}#{anchor}"
+
+
 def check_flags(words: list[str], where: str) -> None:
     from rl_training.cli import app
 
