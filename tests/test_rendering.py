@@ -106,6 +106,25 @@ class Headless(Blind):
         self.render_mode = None
 
 
+class Plain(gym.Env[Any, Any]):
+    """Knows nothing of rendering."""
+
+    observation_space, action_space = Blind.observation_space, Blind.action_space
+    reset, step = Blind.reset, Blind.step
+
+    def __init__(self) -> None:
+        pass
+
+
+@needs_video
+def test_an_environment_that_takes_no_render_mode_is_one_line(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(gym.registry, "Plain-v0", gym.envs.registration.EnvSpec("Plain-v0", entry_point=Plain))
+    settings: dict[str, Any] = {"hidden_sizes": [4], "batch_size": 4, "learning_starts": 5, "eval_episodes": 1}
+    checkpoint = DQN("Plain-v0", output_dir=tmp_path / "runs", **settings).learn(10).checkpoint_path
+    said = cli.refused("eval", "--checkpoint", str(checkpoint), "--record", "play.mp4")
+    assert said == "error: environment Plain-v0 cannot be rendered: it takes no render_mode (rgb_array)"
+
+
 @needs_video
 def test_an_environment_without_pictures_is_refused(tmp_path: Path) -> None:
     small: dict[str, Any] = {"hidden_sizes": [4], "batch_size": 4, "learning_starts": 5, "eval_episodes": 1}
@@ -115,3 +134,14 @@ def test_an_environment_without_pictures_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="Headless cannot be shown in a window"):
         evaluate_checkpoint(checkpoint, num_episodes=1, env=Headless, render=True)
     assert not list(tmp_path.glob("*.mp4")) and not list(tmp_path.glob(".recording*"))
+
+
+def test_gymnasiums_warnings_come_without_their_colours(cli: Cli, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make = gym.make
+
+    def warned(*args: Any, **kwargs: Any) -> Any:
+        gym.logger.warn("this one is old")
+        return make(*args, **kwargs)
+
+    monkeypatch.setattr(gym, "make", warned)
+    assert "warning: this one is old" in cli("eval", "--checkpoint", str(trained), "--episodes", "1").err.splitlines()

@@ -8,6 +8,7 @@ after a checkpoint was saved. The commands themselves are in commands/.
 from __future__ import annotations
 
 import contextlib
+import re
 import shlex
 import signal
 import sys
@@ -92,7 +93,7 @@ def _import(module: str) -> None:
 def _show_warning(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, file: TextIO | None = None, line: str | None = None
 ) -> None:
-    say("warning", message)
+    say("warning", re.sub(r"\x1b\[[0-9;]*m", "", str(message)).removeprefix("WARN: "))  # Gymnasium's come in colour
 
 
 # typer brings its own copy of click or depends on it, by version: this is the base of its errors either way.

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -186,10 +188,13 @@ def _vectorize(makers: list[EnvMaker], vectorization: Vectorization) -> VectorEn
 def _make_one(source: Source, kwargs: dict[str, Any]) -> gym.Env[Any, Any]:
     name = source.id if isinstance(source, EnvSpec) else getattr(source, "__name__", repr(source))
     try:
-        env: Any = gym.make(source, **kwargs) if isinstance(source, EnvSpec) else source(**kwargs)
+        with _no_word_on_modes() if "render_mode" in kwargs else contextlib.nullcontext():
+            env: Any = gym.make(source, **kwargs) if isinstance(source, EnvSpec) else source(**kwargs)
     except UserError:
         raise
     except FAILURES as error:  # a constructor may raise anything
+        if "render_mode" in kwargs and "render_mode" in str(error):
+            raise UserError(f"environment {name} cannot be rendered: it takes no render_mode ({kwargs['render_mode']})") from error
         with_kwargs = f" with env_kwargs {kwargs}" if kwargs else ""
         raise UserError(f"environment {name} cannot be made{with_kwargs}: {one_line(error)}") from error
     if not isinstance(env, gym.Env):
@@ -199,6 +204,14 @@ def _make_one(source: Source, kwargs: dict[str, Any]) -> gym.Env[Any, Any]:
         if not isinstance(getattr(env, space, None), gym.Space):
             raise UserError(f"environment {name} has no {space}")
     return env
+
+
+@contextlib.contextmanager
+def _no_word_on_modes() -> Iterator[None]:
+    """Whoever renders looks at what comes out and says what is wrong: Gymnasium's warning of the mode would be a second line."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*render_mode", category=UserWarning)
+        yield
 
 
 def _make_native(source: Source, num_envs: int, kwargs: dict[str, Any], wrappers: Wrappers) -> VectorEnv[Any, Any, Any]:
