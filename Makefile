@@ -53,7 +53,8 @@ train: $(PACKAGE)
 	checkpoint=$$run/checkpoints/best; test -e $$checkpoint || checkpoint=$$run/checkpoints/latest; \
 	printf '\nGreedy policy of %s over 20 fresh episodes:\n' $$checkpoint; \
 	$(BIN)/rl-training eval --checkpoint $$checkpoint --episodes 20 --seed 2026 && \
-	printf '\nMore:\n  %s  # %s\n  %s  # %s\n  %s  # %s\n' \
+	printf '\nMore:\n  %s  # %s\n  %s  # %s\n  %s  # %s\n  %s  # %s\n' \
+	  ". $(BIN)/activate" 'so that the shell finds rl-training, and the commands above work as they stand' \
 	  "$(BIN)/tensorboard --logdir $(OUTPUT)" 'curves' \
 	  "$(BIN)/rl-training resume --checkpoint $$run --total-timesteps 100000" 'train on' \
 	  "$(BIN)/rl-training algos; $(BIN)/rl-training configs" 'the other algorithms, and the configs shipped for them'

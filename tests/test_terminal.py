@@ -147,6 +147,12 @@ def test_after_training_it_says_what_to_type_next(cli: Cli) -> None:
     assert "next:" not in cli("train", "--config", "small.yaml", "--quiet").out
 
 
+def test_what_it_says_to_type_next_says_what_that_needs(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)  # as after `make train`, which installs no extra
+    following = cli("train", "--config", "small.yaml").out.split("next:\n")[1].splitlines()
+    assert [line.partition("  # ")[2] for line in following] == ["", "first: pip install 'rl-training[video]'", ""]
+
+
 def test_after_an_interrupt_it_says_how_to_go_on(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     def leave(config: TrainConfig, **_: Any) -> Any:
         raise Interrupted("interrupted at step 9; saved x", signum=2, run_dir=Path("runs/a b"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import shlex
 import shutil
@@ -45,7 +46,8 @@ def show_result(result: TrainResult, quiet: bool) -> None:
     best = f"{run}/checkpoints/best" if (result.run_dir / "checkpoints" / "best").exists() else run
     typer.echo("next:")
     typer.echo(f"  rl-training eval --checkpoint {best} --seed 2026")
-    typer.echo(f"  rl-training eval --checkpoint {best} --record play.mp4")
+    first = "" if importlib.util.find_spec("moviepy") else "  # first: pip install 'rl-training[video]'"
+    typer.echo(f"  rl-training eval --checkpoint {best} --record play.mp4{first}")
     typer.echo(f"  rl-training resume --checkpoint {run} --total-timesteps {2 * metrics['global_step']}")
 
 
