@@ -38,7 +38,7 @@ class InPlace(NamedTuple):
 
 
 ACTIVATIONS: dict[Activation, InPlace] = {
-    RELU: InPlace(torch.relu_, lambda grad, out: grad * out.sign()),  # 1 where it let through, else 0
+    RELU: InPlace(torch.relu_, lambda grad, out: torch.ops.aten.threshold_backward.default(grad, out, 0)),  # as it is where ReLU let through
     TANH: InPlace(torch.tanh_, lambda grad, out: torch.addcmul(grad, grad * out, out, value=-1)),  # 1 − tanh²
 }
 
@@ -88,7 +88,7 @@ def taped_stack(
         if activate_last and inputs:
             grad = before_activation(len(inputs) - 1, grad, out, of_norms)
         for i in range(len(inputs) - 1, -1, -1):
-            grads += [grad.sum(0), grad.t().mm(inputs[i])]
+            grads += [grad.sum(0), _transposed_product(grad, inputs[i])]
             if i > 0:
                 grad = before_activation(i - 1, grad.mm(params[2 * i]), inputs[i], of_norms)
             elif input_gradient:
@@ -115,6 +115,15 @@ def taped_convolution(torso: MinAtarTorso, obs: Tensor) -> tuple[Tensor, Callabl
         return [torch.bmm(grad, patches.transpose(1, 2)).sum(0).view_as(convolution.weight), grad.sum((0, 2))]
 
     return out.flatten(1), pullback
+
+
+NARROW = 8
+"""Inputs up to which gᵀx is several times faster as (xᵀg)ᵀ on the CPU: 6 µs instead of 22 for CartPole's four, 128 rows and 128 units."""
+
+
+def _transposed_product(grad: Tensor, x: Tensor) -> Tensor:
+    """gᵀx."""
+    return x.t().mm(grad).t() if x.shape[-1] <= NARROW else grad.t().mm(x)
 
 
 def taped_stream(stream: Stream, x: Tensor, noise: Tensor | None = None, *, input_gradient: bool = True) -> tuple[Tensor, Pullback]:
