@@ -41,13 +41,17 @@ def test_another_torso_can_be_named() -> None:
 
 
 def test_epsilon_stands_beside_the_noise_until_half_of_the_run() -> None:
-    # 200M frames are 50M steps: ε falls to .01 over 4% of them (8M frames) and is 0 from half of them on. A short run keeps that.
+    # 200M frames are 50M steps: of the way from 1 to .01, 1/e is left after 4% of them, and ε is 0 from half of them on. A short run keeps
+    # that. The public code takes 1/2,000,000 of what is left away at each step, which is written out here.
     config = load_config("btr/atari_pong")
     settings = config.settings
     assert isinstance(settings, ValueSettings) and config.total_timesteps == 5_000_000
     epsilon = schedules.epsilon(settings, config.horizon)
+    left = (1 - 1 / 2_000_000) ** 1_000_000
     found = [epsilon(step) for step in (0, 1_000_000, 2_000_000, 24_999_999, 25_000_000)]
-    assert found == pytest.approx([1.0, 0.505, 0.01, 0.01, 0.0])
+    assert found == pytest.approx([1.0, 0.01 + 0.99 * left, 0.01 + 0.99 * left**2, 0.01 + 0.99 * left**25, 0.0], rel=1e-5)
+    at_once = settings.model_copy(update={"exploration_fraction": 0.0})
+    assert schedules.epsilon(at_once, config.horizon)(0) == 0.01
     beta = schedules.priority_beta(settings, config.horizon)
     assert beta(5_000_000) == pytest.approx(0.46)  # .4 + .6·5M/50M
     alone = get_algorithm_spec("btr").parse({"noisy_epsilon": False})

@@ -10,13 +10,18 @@ import torch
 from torch import Tensor
 
 
-def clipped_surrogate(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, clip: float) -> Tensor:
+def clipped_surrogate(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, clip: float | Tensor) -> Tensor:
     """PPO's clipped objective, negated (arXiv:1707.06347, eq. 7): −min(ρA, clip(ρ, 1−ε, 1+ε)·A),  ρ = π(a|s)/π_old(a|s).
 
     At ρ exactly on a bound both are equal and the gradient still flows: it is cut only beyond the clip.
     """
     ratio = torch.exp(log_probs - old_log_probs)
-    return -torch.minimum(ratio * advantages, ratio.clamp(1 - clip, 1 + clip) * advantages)
+    return -torch.minimum(ratio * advantages, clipped_ratio(ratio, clip) * advantages)
+
+
+def clipped_ratio(ratio: Tensor, clip: float | Tensor) -> Tensor:
+    """clip(ρ, 1−ε, 1+ε)."""
+    return ratio.clamp(1 - clip, 1 + clip)  # type: ignore[arg-type]  # two numbers or two tensors
 
 
 def value_loss(values: Tensor, returns: Tensor, old_values: Tensor | None = None, clip: float | None = None) -> Tensor:

@@ -30,11 +30,13 @@ class MinibatchLosses(NamedTuple):
     value: Tensor
     entropy: Tensor
     mask: Tensor | None
-    clip: float
+    clip: float | Tensor
 
 
-DifferentiateMinibatch: TypeAlias = Callable[[Batch, float], tuple[MinibatchLosses, Callable[[], Sequence[Tensor | None]]]]
+DifferentiateMinibatch: TypeAlias = Callable[[Batch, float | Tensor], tuple[MinibatchLosses, Callable[[], Sequence[Tensor | None]]]]
 """(minibatch, clip) → its losses, and what makes of them the gradients of the parameters: not called where `target_kl` stops."""
+LearnMinibatch: TypeAlias = Callable[[Batch, float, float], MinibatchLosses | None]
+"""(minibatch, learning rate, clip) → the losses of one gradient step on it; None: `target_kl` stopped it."""
 
 
 class PPOMetrics(Mapping[str, Tensor]):
@@ -128,7 +130,8 @@ class PPO:
         self._flat = flatten_parameters(actor_critic)
         shapes = [p.shape for p in self.parameters]
         self.optimizer = FlatAdam(self._flat, shapes, eps=adam_eps, kind=optimizer, weight_decay=weight_decay)
-        self.gradient: DifferentiateMinibatch = self.autograd  # a place where something faster may be put
+        self.gradient: DifferentiateMinibatch = self.autograd  # two places where something faster may be put
+        self.gradient_step: LearnMinibatch = self.eager_step
 
     def current_learning_rate(self, global_step: int) -> float:
         return self.learning_rate(global_step) if callable(self.learning_rate) else self.learning_rate
@@ -191,7 +194,7 @@ class PPO:
         advantages = batch["advantages"]
         return normalized(advantages, batch.get("mask")) if self.normalize_advantage else advantages
 
-    def autograd(self, batch: Batch, clip: float) -> tuple[MinibatchLosses, Callable[[], Sequence[Tensor | None]]]:
+    def autograd(self, batch: Batch, clip: float | Tensor) -> tuple[MinibatchLosses, Callable[[], Sequence[Tensor | None]]]:
         """The gradient by torch's autograd, of any network."""
         mask = batch.get("mask")
         with torch.enable_grad():
@@ -206,12 +209,15 @@ class PPO:
         )
         return found, lambda: torch.autograd.grad(loss, self.parameters, allow_unused=True)
 
-    @torch.no_grad()
     def _gradient_step(self, batch: Batch, global_step: int) -> MinibatchLosses | None:
-        losses, gradient = self.gradient(batch, self.current_clip(global_step))
+        return self.gradient_step(batch, self.current_learning_rate(global_step), self.current_clip(global_step))
+
+    @torch.no_grad()
+    def eager_step(self, batch: Batch, learning_rate: float | Tensor, clip: float | Tensor) -> MinibatchLosses | None:
+        losses, gradient = self.gradient(batch, clip)
         if self.target_kl is not None and float(self._result([losses]).metrics["approx_kl"]) > KL_TOLERANCE * self.target_kl:
             return None
-        self.optimizer.step(gradient(), self.current_learning_rate(global_step), self.max_grad_norm)
+        self.optimizer.step(gradient(), learning_rate, self.max_grad_norm)
         return losses
 
     def _result(self, done: list[MinibatchLosses], fit: tuple[Array, Array] | None = None) -> UpdateResult:

@@ -43,6 +43,8 @@ class Learned(NamedTuple):
 
 
 DifferentiateReturns: TypeAlias = Callable[[Batch], MinibatchGradient]
+LearnMinibatch: TypeAlias = Callable[[Batch, float], Learned]
+"""(minibatch, learning rate) → what one gradient step on it leaves."""
 
 
 class PQN:
@@ -80,7 +82,8 @@ class PQN:
         self._flat = flatten_parameters(q_network)
         shapes = [p.shape for p in self.parameters]
         self.optimizer = FlatAdam(self._flat, shapes, eps=adam_eps, kind=optimizer, weight_decay=weight_decay)
-        self.gradient: DifferentiateReturns = self.autograd  # a place where something faster may be put
+        self.gradient: DifferentiateReturns = self.autograd  # two places where something faster may be put
+        self.gradient_step: LearnMinibatch = self.eager_step
 
     def current_learning_rate(self, global_step: int) -> float:
         return self.learning_rate(global_step) if callable(self.learning_rate) else self.learning_rate
@@ -93,7 +96,7 @@ class PQN:
             return UpdateResult({}, 0)
         view, rate = self.view(rollout), self.current_learning_rate(global_step)
         items = rollout.items(returns=self.returns(rollout, view))
-        done = [self._gradient_step(batch, rate) for batch in view.minibatches(items, self.minibatch_size, epochs=self.update_epochs)]
+        done = [self.gradient_step(batch, rate) for batch in view.minibatches(items, self.minibatch_size, epochs=self.update_epochs)]
         return self._result(done)
 
     @torch.no_grad()
@@ -111,7 +114,7 @@ class PQN:
 
     def update(self, batch: Batch, *, global_step: int) -> UpdateResult:
         """One gradient step. batch: `obs, actions, returns`: [B, ...], or [T, B, ...] with a `mask` and the state it begins from."""
-        return self._result([self._gradient_step(batch, self.current_learning_rate(global_step))])
+        return self._result([self.gradient_step(batch, self.current_learning_rate(global_step))])
 
     def q_values(self, batch: Batch) -> Tensor:
         """Of a batch's `obs` [B, ...], [B, A]."""
@@ -126,7 +129,7 @@ class PQN:
         return MinibatchGradient(torch.autograd.grad(loss, self.parameters, allow_unused=True), chosen.detach())
 
     @torch.no_grad()
-    def _gradient_step(self, batch: Batch, learning_rate: float) -> Learned:
+    def eager_step(self, batch: Batch, learning_rate: float | Tensor) -> Learned:
         grads, chosen = self.gradient(batch)
         self.optimizer.step(grads, learning_rate, self.max_grad_norm)
         return Learned(chosen, batch["returns"], batch.get("mask"))

@@ -58,9 +58,9 @@ class StepView:
         self._count, self._rows = int(np.prod(self._shape)), rollout.bootstrap_rows()
 
     def observed(self, name: str = "obs", following: str = "next_obs") -> Tensor:
-        fields = (self._rollout.field(each) for each in (name, following))
-        now, then = (field.reshape(self._count, *field.shape[2:]) for field in fields)
-        return torch.from_numpy(np.concatenate([now, then[self._rows]])).to(self._rollout.device)
+        then = self._rollout.field(following)
+        ends = torch.from_numpy(then.reshape(self._count, *then.shape[2:])[self._rows])
+        return torch.cat([self._rollout.sent(name), ends.to(self._rollout.device)])
 
     def passed(self) -> Batch:
         return {"obs": self.observed()}

@@ -45,6 +45,18 @@ class CosineSchedule(_UntilEnd):
 
 
 @dataclass(frozen=True)
+class ExponentialSchedule:
+    """end + (start − end)·exp(−t/T), T = `steps`: 37% of the way is left after T, 5% after 3T, and it never quite arrives."""
+
+    start: float
+    end: float
+    steps: float
+
+    def __call__(self, env_steps: int) -> float:
+        return self.end + (self.start - self.end) * (math.exp(-env_steps / self.steps) if self.steps else 0.0)
+
+
+@dataclass(frozen=True)
 class PiecewiseSchedule:
     """Straight lines between (environment step, value) points, whose steps do not fall; before the first and after the last their values.
 

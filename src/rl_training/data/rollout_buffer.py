@@ -83,11 +83,16 @@ class RolloutBuffer:
         item = sum(math.prod(shape) * dtype.itemsize for shape, dtype in fields.values())
         what = f"a rollout of {num_steps:,} steps of {num_envs:,} environments"
         require_memory(num_steps * num_envs * item, device="cpu", what=what, remedy="lower num_steps")
-        self._tensors = {name: torch.zeros(num_steps, num_envs, *shape, dtype=dtype) for name, (shape, dtype) in fields.items()}
+        pinned = self.device.type == "cuda"  # page-locked: a rollout of images goes over in one fast copy
+        self._tensors = {
+            name: torch.zeros(num_steps, num_envs, *shape, dtype=dtype, pin_memory=pinned and name == "obs")
+            for name, (shape, dtype) in fields.items()
+        }
         self._host = {name: tensor.numpy() for name, tensor in self._tensors.items()}
         self._rng = np.random.default_rng(seed)
         self._initial_state: tuple[Tensor, ...] = ()
         self._position = 0
+        self._sent: dict[str, Tensor] = {}  # fields of what is held now, on the device
 
     def __len__(self) -> int:
         """Steps of each environment held now."""
@@ -104,6 +109,7 @@ class RolloutBuffer:
 
     def clear(self) -> None:
         self._position, self._initial_state = 0, ()
+        self._sent.clear()
 
     def add(self, step: Step | None = None, **fields: Any) -> None:
         """One step of every environment: a `Step`, or its fields by name. The recurrent state is kept from the first one only."""
@@ -126,6 +132,7 @@ class RolloutBuffer:
         if at == 0:
             self._initial_state = tuple(tensor.detach().cpu().clone() for tensor in step.initial_state)
         self._position = at + 1
+        self._sent.clear()
 
     def end_episodes(self, env_indices: Any) -> None:
         """These environments could not be brought back and begin a fresh episode: what they did here ends as at a time limit."""
@@ -138,6 +145,12 @@ class RolloutBuffer:
     def field(self, name: str) -> Array:
         """[t, E, ...], a view of what is held."""
         return self._host[name][: self._position]
+
+    def sent(self, name: str) -> Tensor:
+        """The same as one axis of steps [t·E, ...] on the device, where it goes once however often it is asked for."""
+        if name not in self._sent:
+            self._sent[name] = _to_device(self._tensors[name][: self._position].flatten(0, 1), self.device)
+        return self._sent[name]
 
     def bootstrap_rows(self) -> Array:
         """Where V' is no other step's V: the flat indices of the steps that end by a time limit or by the rollout's end."""
@@ -155,8 +168,8 @@ class RolloutBuffer:
     def items(self, **more: Array) -> Batch:
         """`obs`, `actions`, the extra fields and `more` ([T, E, ...] arrays of the learner's) with time and environments as one axis, on
         the device."""
-        arrays = {**{name: self.field(name) for name in ("obs", "actions", *self.extra)}, **more}
-        return {name: torch.from_numpy(array.reshape(-1, *array.shape[2:])).to(self.device) for name, array in arrays.items()}
+        held = {name: self.sent(name) for name in ("obs", "actions", *self.extra)}
+        return held | {name: torch.from_numpy(array.reshape(-1, *array.shape[2:])).to(self.device) for name, array in more.items()}
 
     def minibatches(self, items: Batch, size: int, *, epochs: int = 1) -> Iterator[Batch]:
         """Each epoch holds every valid step once, in a new random order, in equal parts of at most `size` (equal to within one).
@@ -252,8 +265,14 @@ class RolloutBuffer:
                 raise ValueError(f"saved {name} have the shape {list(rows.shape)}")
             self._tensors[name][:position] = torch.as_tensor(rows)
         self._position = position
+        self._sent.clear()
         self._initial_state = tuple(state["initial_state"])
         self._rng.bit_generator.state = state["rng"]
+
+
+def _to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """On the CPU the tensor itself. A copy to a GPU may be under way on return: acting waits for it before the next step is written."""
+    return tensor.to(device, non_blocking=True)
 
 
 def equal_parts(total: int, size: int) -> list[int]:

@@ -69,7 +69,7 @@ SETTINGS = {
     "dueling": "Separate streams for value and advantages.",
     "noisy": "Layers with learned noise, which explores in place of ε.",
     "noisy_sigma": "How large that noise is in the beginning.",
-    "noisy_epsilon": "ε-greedy exploration beside the noise.",
+    "noisy_epsilon": "ε beside the noise until half of the total, falling exponentially with exploration_fraction as time constant.",
     "head": "What is learned of the return: its mean, or its distribution by atoms or quantiles.",
     "features_dim": "Units of the layer between encoder and core.",
     "head_hidden_sizes": "Units of the layers between core and head.",

@@ -237,7 +237,8 @@ register_algorithm(
     summary="Beyond the Rainbow: dueling noisy IQN with Munchausen, n-step, priorities and a wide residual torso",
     paper="arXiv:2411.03820",
     fixed={"head": "implicit", "dueling": True, "noisy": True, "munchausen": True, "prioritized": True},
-    # the paper's table of hyperparameters (appendix), in environment steps of 4 frames; its schedules run over 50M steps
+    # As Agent.py and main.py of VIPTankz/BeyondTheRainbowICML (commit 0e08f8b) have them, in environment steps of 4 frames; their schedules
+    # run over 50M steps. docs/atari.md lists where we differ.
     defaults={
         "n_step": 3,
         "gamma": 0.997,
@@ -257,7 +258,7 @@ register_algorithm(
         "spectral_norm": True,
         "noisy_epsilon": True,
         "epsilon_end": 0.01,
-        "exploration_fraction": 0.04,
+        "exploration_fraction": 0.04,  # eps_steps = 2,000,000, a time constant (see runtime/schedules.py)
     },
     minimum={"n_step": 2},
     image_torso="impala",

@@ -64,16 +64,17 @@ def resolve_compile(
 ) -> Decision:
     """`auto` compiles where that pays. It does not look into the cache: what a run is must not depend on what ran before it.
 
-    planned_updates: None for a row that has no compiled step.
+    planned_updates: None for a row that learns from rollouts, which has graphs on a GPU and nothing to compile on the CPU.
     """
     if requested is False:
         return Decision(False, "as configured")
-    if planned_updates is None:
-        return _refused(requested, "this algorithm has no compiled step")
     if not speed_is_on():
         return _refused(requested, OFF)
     if device.type == "cuda":
-        return Decision(True, "as configured" if requested is True else "one CUDA graph per update")
+        graphs = "a CUDA graph of acting alone" if recurrent and planned_updates is None else "one CUDA graph per update"
+        return Decision(True, "as configured" if requested is True else graphs)
+    if planned_updates is None:
+        return _refused(requested, "this algorithm has no compiled step")
     if device.type != "cpu":
         return _refused(requested, f"there is no compiled step on {device.type}")
     missing = missing_toolchain()
@@ -123,6 +124,16 @@ def accelerate_learner(learner: QLearner | PPO | PQN) -> None:
     if learner.optimizer.parameters.device.type == "cpu":
         learner.rule = numba_rule(learner.rule)
     hand_gradients.use_hand_gradients(learner)
+
+
+def accelerate_rollouts(learner: PPO | PQN, *, steps: int, device: torch.device, compile: bool) -> None:
+    """The same for one that learns from rollouts, of at most so many steps. On a GPU its gradient step becomes one CUDA graph, where its
+    minibatches have one shape."""
+    accelerate_learner(learner)
+    if compile and speed_is_on() and device.type == "cuda":
+        from rl_training.speed.rollout_graphs import use_graphed_steps
+
+        use_graphed_steps(learner, steps, device)
 
 
 def accelerate_updates(

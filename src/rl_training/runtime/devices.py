@@ -44,7 +44,7 @@ def resolve(
 ) -> Resources:
     """What the config asks for, with every `auto` decided by the network's facts.
 
-    planned_updates: None for a row that has no compiled step.
+    planned_updates: None for a row that learns from rollouts.
     """
     on = resolve_device(device, facts)
     compiled = resolve_compile(

@@ -14,7 +14,7 @@ from rl_training.data.storage import Field
 from rl_training.experiment.settings import PPOSettings, PQNSettings
 from rl_training.models.network import Network
 from rl_training.runtime import schedules
-from rl_training.runtime.accelerate import accelerate_acting, accelerate_learner
+from rl_training.runtime.accelerate import accelerate_acting, accelerate_rollouts
 from rl_training.runtime.actor import Actor, RolloutFeed
 from rl_training.runtime.behaviour import Behaviour
 from rl_training.runtime.on_policy import train_on_policy
@@ -73,6 +73,7 @@ def train_from_rollouts(
         notes=setup.notes,
     )
     run = Run(config, parts, options)
-    accelerate_learner(learner)
-    accelerate_acting(actor, setup.device, compile=False)
+    how: dict[str, Any] = {"device": setup.device, "compile": config.compile is True}
+    accelerate_rollouts(learner, steps=settings.num_steps * config.num_envs, **how)
+    accelerate_acting(actor, **how)
     return train_on_policy(run, actor=actor, learner=learner, rollout=rollout)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from rl_training.algorithms.schedules import CosineSchedule, LinearSchedule, PiecewiseSchedule, Schedule, WarmUp
+from rl_training.algorithms.schedules import CosineSchedule, ExponentialSchedule, LinearSchedule, PiecewiseSchedule, Schedule, WarmUp
 from rl_training.errors import ConfigError, RunError
 from rl_training.experiment.schedules import Constant, Cosine, Falling, Named, Piecewise, named_schedule
 from rl_training.experiment.schedules import Schedule as ScheduleSettings
@@ -31,13 +31,15 @@ def clip_range(settings: PPOSettings, horizon: int) -> float | Schedule:
 
 def epsilon(settings: ExploringSettings, horizon: int) -> Schedule:
     """ε where it is one for all environments. A noisy network explores by its noise alone; with `noisy_epsilon` (arXiv:2411.03820) only
-    from half of the run on, unless ε is a schedule of its own."""
+    from half of the run on, unless ε is a schedule of its own. Until then it falls as in BTR's public code (`EpsilonGreedy.update_eps` of
+    VIPTankz/BeyondTheRainbowICML), which takes 1/2,000,000 of what is left away at every step: 2M steps are a time constant."""
     noisy = isinstance(settings, ValueSettings) and settings.noisy
     if isinstance(settings, ValueSettings) and noisy and not settings.noisy_epsilon:
         return lambda env_steps: 0.0
     if settings.epsilon is None:
-        falling = LinearSchedule(settings.epsilon_start, settings.epsilon_end, settings.exploration_fraction * horizon)
-        return (lambda env_steps: falling(env_steps) if 2 * env_steps < horizon else 0.0) if noisy else falling
+        over = settings.epsilon_start, settings.epsilon_end, settings.exploration_fraction * horizon
+        falling = ExponentialSchedule(*over)
+        return (lambda env_steps: falling(env_steps) if 2 * env_steps < horizon else 0.0) if noisy else LinearSchedule(*over)
     made = build(settings.epsilon, horizon, key="epsilon", high=1.0)
     return made if callable(made) else lambda env_steps: made
 

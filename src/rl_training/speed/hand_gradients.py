@@ -45,7 +45,8 @@ class HandReturnsGradient:
     def __call__(self, batch: Batch) -> MinibatchGradient:
         outputs, pullback = taped_q_network(self._network, batch["obs"], NO_DRAWS)
         chosen = take_action(outputs, batch["actions"])
-        grad = (chosen - batch["returns"]) / len(chosen)
+        mask, error = batch.get("mask"), chosen - batch["returns"]
+        grad = error / len(chosen) if mask is None else error * mask / mask.sum().clamp(min=1)  # each step's share in the mean
         return MinibatchGradient(pullback(put_action(grad, batch["actions"], outputs)), chosen)
 
 

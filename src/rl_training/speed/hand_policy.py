@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.policy_losses import clipped_surrogate, value_loss
+from rl_training.algorithms.policy_losses import clipped_ratio, clipped_surrogate, value_loss
 from rl_training.algorithms.ppo import PPO, MinibatchLosses
 from rl_training.algorithms.rollouts import initial_state, previous_in
 from rl_training.models.actor_critic import MLPActorCritic
@@ -31,7 +31,7 @@ class HandGradient:
         self._learner = learner
 
     @torch.no_grad()
-    def __call__(self, batch: Batch, clip: float) -> tuple[MinibatchLosses, Callable[[], Sequence[Tensor | None]]]:
+    def __call__(self, batch: Batch, clip: float | Tensor) -> tuple[MinibatchLosses, Callable[[], Sequence[Tensor | None]]]:
         learner, mask, old_log_probs = self._learner, batch.get("mask"), batch["log_probs"]
         outputs, values, gradients = _taped(learner.actor_critic, batch)
         # A forbidden action's probability is 0, and so is its gradient: what the masks did to its logit needs no way back.
@@ -57,11 +57,11 @@ def _taped(network: MLPActorCritic | RecurrentActorCritic, batch: Batch) -> tupl
     return taped_mlp_policy(network, batch["obs"])
 
 
-def surrogate_gradient(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, clip: float) -> Tensor:
+def surrogate_gradient(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, clip: float | Tensor) -> Tensor:
     """∂clipped_surrogate/∂log π = −ρA where ρA is the smaller one, else 0."""
     ratio = torch.exp(log_probs - old_log_probs)
     plain = ratio * advantages
-    return -(plain * (plain <= ratio.clamp(1 - clip, 1 + clip) * advantages))
+    return -(plain * (plain <= clipped_ratio(ratio, clip) * advantages))
 
 
 def value_gradient(values: Tensor, returns: Tensor, old_values: Tensor | None, clip: float | None) -> Tensor:

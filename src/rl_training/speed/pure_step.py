@@ -186,4 +186,5 @@ def _draws_of(learner: QLearner, batch: Batch) -> list[tuple[Any, Sequence[int],
 
 def draws(network: Any) -> bool:
     """Whether a forward pass of this network is random."""
-    return bool(network.head.noise_dim or network.head.draws_taus)
+    head = getattr(network, "head", None)  # an actor-critic has heads, and none of them draws
+    return head is not None and bool(head.noise_dim or head.draws_taus)

@@ -38,7 +38,7 @@ class InPlace(NamedTuple):
 
 
 ACTIVATIONS: dict[Activation, InPlace] = {
-    RELU: InPlace(torch.relu_, lambda grad, out: torch.ops.aten.threshold_backward.default(grad, out, 0)),  # as it is where ReLU let through
+    RELU: InPlace(torch.relu_, lambda grad, out: torch.ops.aten.threshold_backward.default(grad, out, 0)),
     TANH: InPlace(torch.tanh_, lambda grad, out: torch.addcmul(grad, grad * out, out, value=-1)),  # 1 − tanh²
 }
 
