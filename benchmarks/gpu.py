@@ -2,6 +2,7 @@
 
     equality   every value-based row learns for 100 updates, once as one CUDA graph per update and once eagerly, from the same seeds
     masked     the same with action masks, and short runs on a task that fails on a forbidden action
+    rollouts   the same of PPO's and PQN's gradient steps, on minibatches that do not fill their tensors
     learner    updates/s: sample, loss, gradient, Adam, priorities, replay on the device
     sampler    sample + update pairs/s of the prioritized sampler alone
     loop       environment steps/s of DQN on CartPole with an update every step, whole loop
@@ -165,6 +166,42 @@ def masked(device: torch.device) -> dict[str, Any]:
     if not all(row["ok"] for row in found.values()):
         raise ValueError(f"not equal, or not masked: {[algo for algo, row in found.items() if not row['ok']]}")
     return found
+
+
+def rollouts(device: torch.device) -> dict[str, Any]:
+    found = {algo: rollout_equality(algo, device) for algo in ("ppo", "pqn")}
+    for algo, row in found.items():
+        print(f"  {algo:<18} {row}", flush=True)
+    if not all(row["ok"] for row in found.values()):
+        raise ValueError("a graphed gradient step is not the eager one")
+    return found
+
+
+def rollout_equality(algo: str, device: torch.device) -> dict[str, Any]:
+    """100 updates of a learner from rollouts, on minibatches of 30 steps in tensors of 32 rows: some of them do not count."""
+    from rl_training.algorithms import PPO, PQN
+    from rl_training.models import MLPQNetwork
+    from rl_training.models.actor_critic import MLPActorCritic
+    from rl_training.models.distributions import Categorical
+    from rl_training.speed.rollout_graphs import use_graphed_steps
+
+    learners: list[Any] = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        network: Any = MLPActorCritic(4, Categorical(2), (32, 32)) if algo == "ppo" else MLPQNetwork(4, 2, (32, 32), layer_norm=True)
+        network = network.to(device)
+        learners.append((PPO if algo == "ppo" else PQN)(network, 1e-3, 0.99, minibatch_size=32))
+    use_graphed_steps(learners[0], 32, device)
+    for seed in range(100):
+        rng = torch.Generator().manual_seed(seed)
+        batch = {name: torch.randn(30, generator=rng) for name in ("returns", "values", "advantages", "log_probs")}
+        batch |= {"obs": torch.randn(30, 4, generator=rng), "actions": torch.randint(2, (30,), generator=rng)}
+        on_device = {name: value.to(device) for name, value in batch.items()}
+        results = [each.update(on_device, global_step=seed) for each in learners]
+    mine, theirs = (each.optimizer.parameters for each in learners)
+    difference = relative_difference(mine, theirs)
+    losses = [float(result.metrics["loss"]) for result in results]
+    return {"difference": difference, "equal_bits": bool(torch.equal(mine, theirs)), "losses": losses, "ok": difference < 1e-3}
 
 
 def synchronized(update: Callable[[int], Any], device: torch.device) -> Callable[[int], None]:
@@ -393,7 +430,9 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--budget", type=float, default=240.0, help="seconds after which no further part is begun (default: %(default)s)")
     parser.add_argument(
-        "--parts", default="equality,masked,learner,sampler,loop,solve,profile", help="which, separated by commas (default: %(default)s)"
+        "--parts",
+        default="equality,masked,rollouts,learner,sampler,loop,solve,profile",
+        help="which, by commas (default: %(default)s)",
     )
     options = parser.parse_args()
     prepare(options)
@@ -408,6 +447,7 @@ def main() -> None:
     known: dict[str, Callable[[], Any]] = {
         "equality": lambda: equality(device),
         "masked": lambda: masked(device),
+        "rollouts": lambda: rollouts(device),
         "learner": lambda: learner(options, device),
         "sampler": lambda: sampler(options, device),
         "loop": lambda: loop(options, device),

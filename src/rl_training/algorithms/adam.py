@@ -42,8 +42,9 @@ def coefficients(
     rectified = rate * (second * abs((rho - 4) * (rho - 2)) * most / ((most - 4) * (most - 2) * rho)) ** 0.5
     if not isinstance(rho, Tensor):
         return Coefficients(rectified, 1.0, eps, 1.0) if rho > 5 else Coefficients(rate, 0.0, 1.0, 1.0)
-    tame = rho > 5
-    return Coefficients(torch.where(tame, rectified, rate), tame.double(), torch.where(tame, eps, 1.0), 1.0)
+    # 0 or 1, and sums in place of `where` with numbers: a number on its way to the device has no place in a CUDA graph.
+    tame = (rho > 5).double()
+    return Coefficients(tame * rectified + (1 - tame) * rate, tame, tame * eps + (1 - tame), 1.0)
 
 
 def moved(
