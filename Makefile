@@ -108,6 +108,7 @@ bench: $(PEERS_STAMP)
 	$(PEERS)/bin/python -m benchmarks.replay --json benchmarks/results/replay.json
 	$(PEERS)/bin/python -m benchmarks.recurrent --json benchmarks/results/recurrent.json
 	$(PEERS)/bin/python -m benchmarks.on_policy --json benchmarks/results/on_policy.json
+	$(PEERS)/bin/python -m benchmarks.pqn_cpu --json benchmarks/results/pqn_cpu.json
 	$(PEERS)/bin/python -m benchmarks.scaling --json benchmarks/results/scaling.json
 	$(PEERS)/bin/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' && \
 	  $(PEERS)/bin/python -m benchmarks.gpu --json benchmarks/results/gpu.json || echo 'no GPU: benchmarks.gpu left out'

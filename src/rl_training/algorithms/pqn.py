@@ -151,7 +151,12 @@ class PQN:
 
 class RecurrentPQN(PQN):
     """PQN on whole sequences of a network with memory, each unrolled from its true starting state (see SequenceRolloutView); that state
-    stays as it was through the epochs, while the weights move. `minibatch_size` counts steps."""
+    stays as it was through the epochs, while the weights move. `minibatch_size` counts steps.
+
+    The public code (purejaxql, pqn_rnn_gymnax.py) makes the targets anew in every minibatch, with the weights of now, gives up each
+    rollout's last step to bootstrap from, and unrolls a few steps of the rollout before (`MEMORY_WINDOW`). Here they are made once, as
+    without memory, and the last step bootstraps from the observation it led to.
+    """
 
     view = SequenceRolloutView
 
