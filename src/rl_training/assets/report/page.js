@@ -125,7 +125,8 @@ function sideBySide(objects) {
 const COLOURS = ["#0077bb", "#e06000", "#009e73", "#cc79a7", "#c49000", "#8a6fd1"];
 const DASHES = ["none", "8 4", "2 3", "10 3 2 3"];
 const DOTS = "1 5"; // runs that somebody else published, in the colour of ours beside them
-const PUBLISHED = "Dotted: training returns that others published, at the same steps and in the same protocol, with the band over their runs.";
+const PUBLISHED = "Dotted: training returns that others published, at the same steps and in the same protocol, with the band over their runs. "
+  + "A return counts where its episode ends: with many games at once that is long after it began, and a rising curve lies lower for it.";
 const FEW = 5; // lines that are shown of a task before anybody asks for more
 
 function looks(index) {
