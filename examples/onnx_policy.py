@@ -79,7 +79,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     policy = OnnxPolicy(arguments.file)
-    print(f"row: {policy.about['row']}, environment: {policy.about['env_id']}, wrappers to apply: {policy.about['wrappers']}")
+    left = json.loads(policy.about["wrappers"])["outside"]
+    print(f"row: {policy.about['row']}, environment: {policy.about['env_id']}, wrappers to apply: {left or 'none'}")
     env = gym.make(policy.about["env_id"])
     for episode in range(arguments.episodes):
         obs, info = env.reset(seed=arguments.seed + episode)

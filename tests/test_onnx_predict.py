@@ -190,7 +190,7 @@ def test_the_example_needs_no_torch(tmp_path: Path) -> None:
     agent = DRQN("CartPole-v1", learning_starts=20, features_dim=8, recurrent_hidden_size=8, hidden_sizes=[], **small(tmp_path))
     agent.learn(30)
     said = play(agent.export(tmp_path / "policy.onnx"))
-    assert said.startswith("row: drqn") and said.count("return ") == 2
+    assert said.startswith("row: drqn, environment: CartPole-v1, wrappers to apply: none\n") and said.count("return ") == 2
 
 
 SCREEN = """
