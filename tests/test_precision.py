@@ -125,11 +125,13 @@ def test_gradients_moments_and_target_stay_float32(make: Any) -> None:
 
 
 def test_a_run_that_goes_on_elsewhere_computes_as_that_device_does() -> None:
-    config = config_of("dqn").replace(device="cuda", precision="bf16")
+    config = config_of("dqn").replace(device="cuda", precision="bf16", compile=True)
     unmoved: dict[str, Any] = {"total_timesteps": None, "extend_schedule": False, "trackers": None, "schedules": {}, "ray_address": None}
     with pytest.warns(UserWarning, match="began on cuda and goes on on cpu"):
-        assert workflows._moved(config, 0, device="cpu", **unmoved).precision == "auto"
-    assert workflows._moved(config, 0, device="cuda:1", **unmoved).precision == "bf16"
+        moved = workflows._moved(config, 0, device="cpu", **unmoved)
+    assert (moved.precision, moved.compile) == ("auto", "auto")  # PPO's graphs have nothing to compile on the CPU
+    stayed = workflows._moved(config, 0, device="cuda:1", **unmoved)
+    assert (stayed.precision, stayed.compile) == ("bf16", True)
 
 
 def test_gradients_by_hand_leave_it_alone() -> None:

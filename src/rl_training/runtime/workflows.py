@@ -267,6 +267,8 @@ def _moved(
             text = f"the run began on {kinds[0]} and goes on on {kinds[1]}: with other draws and rounding, not exactly as it was"
             warn(text)
             changes["precision"] = "auto"  # each kind of device has its own
+            if config.compile is True:
+                changes["compile"] = "auto"  # what is graphed on one need not be compiled on the other
     if config.ray_address is not None and ray_address is None:
         raise ConfigError(f"the run was on a Ray cluster ({config.ray_address!r:.100}): say which one it goes on with (--ray-address)")
     if ray_address is not None:
@@ -277,7 +279,11 @@ def _moved(
         if other := [key for key in schedules if not isinstance(getattr(config.settings, key, None), Named)]:
             raise ConfigError(f"schedules: {other[0]} of this run is no callable")
         changes["algo_kwargs"] = {**config.algo_kwargs, **schedules}
-    if config.compile is True and changes.get("device", config.device) == "cpu" and (missing := missing_toolchain()) is not None:
+    if (
+        changes.get("compile", config.compile) is True
+        and changes.get("device", config.device) == "cpu"
+        and (missing := missing_toolchain()) is not None
+    ):
         # `auto` may have turned it on, on another machine
         warn(f"the run goes on without compiling, with other rounding: {missing}", RuntimeWarning)
         changes["compile"] = False
