@@ -243,7 +243,7 @@ def test_predict_is_told_what_led_there(tmp_path: Path) -> None:
     first, second = predict(result.checkpoint_path, lines)
     expected = policy.outputs(image, policy.predict(image)[1], previous=(first["action"], 1.0))[0]
     np.testing.assert_allclose(second["q_values"], expected, rtol=1e-6)
-    with pytest.raises(UserError, match=r"observation 2 .*give previous="):
+    with pytest.raises(UserError, match=r'observation 2 has no reward, .*: \{"obs": …, "reward": 1.0\}'):
         list(predict(result.checkpoint_path, [lines[0], image.tolist()]))
     with pytest.raises(UserError, match="observation 1 has a reward that is no finite number"):
         list(predict(result.checkpoint_path, [{"obs": image.tolist(), "reward": "much"}]))

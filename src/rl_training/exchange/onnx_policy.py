@@ -77,7 +77,7 @@ class OnnxPolicy:
         self._names = [output.name for output in self._session.get_outputs()]
         self._state_shapes = self._checked_inputs()
         inputs = {given.name for given in self._session.get_inputs()}
-        self._masked, self._reads_previous = "action_mask" in inputs, "previous_action" in inputs
+        self._masked, self.reads_previous = "action_mask" in inputs, "previous_action" in inputs
         self._distribution = make_distribution(self.action) if {"logits", "mean"} & set(self._names) else None
         self._chosen_by = ["values"] if self._distribution is None else list(self._distribution.parameters)
         missing = {"action", "values", *self._chosen_by, *(f"next_{name}" for name in self._state_shapes)} - set(self._names)
@@ -116,13 +116,9 @@ class OnnxPolicy:
         if self._state_shapes:
             starts = state is None or (episode_start is not None and bool(np.all(episode_start)))
             inputs["episode_start"] = np.array([starts])
-        if self._reads_previous:
-            if previous is None and not starts:
-                raise UserError("has no reward, and this policy reads the reward that came with an observation")
+        if self.reads_previous:
             led = (np.zeros(1), np.zeros(1)) if previous is None else previous
             inputs |= {"previous_action": np.asarray(led[0], np.int64), "previous_reward": np.asarray(led[1], np.float32)}
-        elif previous is not None:
-            raise UserError("has a reward, and this policy does not read it")
         if self._masked:
             inputs["action_mask"] = np.ones((1, sum(choice_sizes(self.action))), bool) if masks is None else masks
         elif masks is not None:

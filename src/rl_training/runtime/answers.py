@@ -17,6 +17,7 @@ Wrap: TypeAlias = Callable[[Any, Any, bool], Any]
 
 class Answering(Protocol):
     frame_stack: int  # images that the network reads at once
+    reads_previous: bool  # the action and reward that led to an observation
 
     def one_of_stack(self, obs: Any) -> Array | None:
         """The image that `obs` is, where the network reads several and `obs` is a single one."""
@@ -53,6 +54,10 @@ def answers(
             if (frame := policy.one_of_stack(obs)) is not None:
                 obs = recent(frame, episode_start)
             led = None if reward is None or "action" not in answer else ([answer["action"]], [reward])
+            if policy.reads_previous and led is None and answer and not episode_start:
+                raise UserError('has no reward, and this policy reads the reward that came with an observation: {"obs": …, "reward": 1.0}')
+            if led is not None and not policy.reads_previous:
+                raise UserError("has a reward, and this policy does not read it")
             answer, state = policy.answer(obs, state, [episode_start], mask, previous=led)
         yield answer
 

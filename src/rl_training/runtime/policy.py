@@ -41,6 +41,7 @@ class Policy:
         self.obs_shape = tuple(spaces["obs_shape"]) if self.image is None else (*stacked, *self.image.shape)
         self.obs_dtype: str = spaces["obs_dtype"] if self.image is None else self.image.dtype
         self.first_action = first_action(spaces["action"])
+        self.reads_previous = reads_previous(network)
 
     def _batch(self, obs: Any) -> tuple[Array, bool]:
         try:
@@ -157,7 +158,7 @@ class Policy:
 
     def _led(self, given: Any, starts: Array) -> tuple[Previous, ...]:
         """What led to the observations, as the network takes it; () for one that does not read it."""
-        if not reads_previous(self.network):
+        if not self.reads_previous:
             if given is not None:
                 raise UserError("`previous` is for a row with previous_action_reward, and this one does not read it")
             return ()
