@@ -84,14 +84,15 @@ def break_even(record: Record) -> list[str]:
 
 
 def section(title: str, name: str, missing: list[str], note: str = "", *, module: str = "") -> list[str]:
-    """A record's table; `module` is the benchmark that made it, where it has another name."""
+    """A record's table, and what it says about itself; `module` is the benchmark that made it, where it has another name."""
     record = load(name)
     if record is None:
         missing.append(name)
         return []
     tables = [result for result in record["results"] if "ours" in result["medians"]]
     source = f"{command(module or name, record)}; {where(record)}"
-    return [f"## {title}", "", *([note, ""] if note else []), *comparison(tables), "", source, ""]
+    notes = [line for text in (note, record.get("about", "")) if text for line in (text, "")]
+    return [f"## {title}", "", *notes, *comparison(tables), "", source, ""]
 
 
 def ablation(missing: list[str]) -> list[str]:
