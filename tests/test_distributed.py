@@ -49,10 +49,19 @@ def local_ray() -> Iterator[None]:
     cluster.close()
 
 
-@pytest.mark.parametrize("algo", ["dqn", "prioritized_dqn", "r2d2"])
-def test_in_lockstep_a_run_with_an_actor_elsewhere_is_the_local_one(algo: str, tmp_path: Path, local_ray: None) -> None:
-    local = train(lively(tmp_path, algo))
-    assert files(train(lively(tmp_path, algo, **LOCKSTEP))) == files(local)
+PIXELS: dict[str, Any] = {"env_id": "MinAtar/Breakout-v1", "env_kwargs": {"frame_stack": 2}, "eval_max_steps": 60}
+
+
+@pytest.mark.parametrize(
+    ("algo", "task"),
+    [("dqn", {}), ("prioritized_dqn", {}), ("r2d2", {}), ("r2d2", PIXELS)],
+    ids=["dqn", "prioritized_dqn", "r2d2", "pixels"],
+)
+def test_in_lockstep_a_run_with_an_actor_elsewhere_is_the_local_one(
+    algo: str, task: dict[str, Any], tmp_path: Path, local_ray: None
+) -> None:
+    local = train(lively(tmp_path, algo, **task))
+    assert files(train(lively(tmp_path, algo, **task, **LOCKSTEP))) == files(local)
 
 
 @pytest.mark.parametrize("algo", ["n_step_dqn", "noisy_dqn", "iqn", "drqn"])
