@@ -1,7 +1,8 @@
 """What each piece of `src/rl_training/speed/` is worth: the same work with it and without it, all the rest in place.
 
 The learner's cases are those of `benchmarks.learner` (sample, loss, gradient, Adam, priorities), the whole loop's those of
-`benchmarks.throughput`. With `--device cuda` the pieces of a GPU: CUDA graphs and the streams inside of them.
+`benchmarks.throughput`, and MinAtar's those of `benchmarks.minatar_cpu`. With `--device cuda` the pieces of a GPU: CUDA graphs and the
+streams inside of them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from unittest import mock
 import gymnasium as gym
 import torch
 
-from benchmarks import gpu, learner, throughput
+from benchmarks import gpu, learner, minatar_cpu, throughput
 from benchmarks.before_after import HERE, Served
 from benchmarks.common import Contender, Result, arguments, compare, prepare, repeat_for, save
 from benchmarks.learner_peers import ACTIONS, BATCH, OBS_DIM, ROWS, Work, data
@@ -123,6 +124,8 @@ def without(piece: str) -> Iterator[None]:
     patches = {
         "NumPy acting pass": mock.patch("rl_training.runtime.value_based.accelerate_acting", nothing),
         "hand gradients": mock.patch("rl_training.runtime.accelerate.accelerate_learner", nothing),
+        "patches in acting": mock.patch("rl_training.speed.numpy_pass.has_patches", nothing),
+        "patches in the gradient": mock.patch("rl_training.speed.tapes.has_patches", nothing),
         "all of speed/": mock.patch.dict("os.environ", RL_TRAINING_SPEED="0"),
     }
     with patches[piece]:
@@ -133,8 +136,15 @@ def loop(piece: str, on: bool, *, every: int, first: int, last: int, threads: in
     train = partial(throughput.train_ours, hidden=HIDDEN, every=every, threads=threads)
     if piece == "compiled step":
         return throughput.timed(partial(train, compile=on), first, last)
-    measure = throughput.timed(train, first, last)
+    return with_or_without(piece, on, throughput.timed(train, first, last))
 
+
+def minatar_loop(piece: str, on: bool, *, first: int, last: int, threads: int) -> Contender:
+    train = partial(minatar_cpu.train_ours, threads=threads)
+    return with_or_without(piece, on, throughput.timed(train, first, last, env=minatar_cpu.TimedGame))
+
+
+def with_or_without(piece: str, on: bool, measure: Contender) -> Contender:
     def measure_without() -> float:
         with without(piece):
             return measure()
@@ -158,6 +168,8 @@ KEPT_MEMORY = "kept memory: IQN, 64 and 64 samples, learner"
 
 LOOP = {"NumPy acting pass": 4, "hand gradients": 1, "compiled step": 1, "all of speed/": 1}
 """Piece → environment steps from one update to the next: the best case of each."""
+
+MINATAR = ("patches in acting", "patches in the gradient", "all of speed/")
 
 
 def on_cuda(algo: str, piece: str, on: bool) -> Work:
@@ -217,6 +229,12 @@ def main() -> None:
         )
         if wanted(case):
             make = partial(loop, piece, every=every, first=first, last=last, threads=options.threads)
+            results.append(pair(case, "environment steps/s", make, options.rounds))
+    gym.register(id=minatar_cpu.ENV_ID, entry_point=minatar_cpu.make_timed)
+    for piece in MINATAR:
+        case = f"{piece}: DQN, MinAtar Breakout, whole loop, an update every {minatar_cpu.EVERY} steps"
+        if wanted(case):
+            make = partial(minatar_loop, piece, first=first, last=last, threads=options.threads)
             results.append(pair(case, "environment steps/s", make, options.rounds))
     save(options.json, options, results)
 
