@@ -305,6 +305,7 @@ def pages() -> dict[Path, str]:
     missing: list[str] = []
     lines: list[str] = []
     lines += section("The whole loop, on the CPU", "throughput", missing)
+    lines += section("MinAtar, the whole loop on the CPU", "minatar_cpu", missing)
     lines += section("The learner alone, on the CPU", "learner", missing)
     record = load("learner")
     paid = [] if record is None else break_even(record)
