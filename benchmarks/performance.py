@@ -96,9 +96,9 @@ def section(title: str, name: str, missing: list[str], note: str = "", *, module
 
 
 def ablation(missing: list[str]) -> list[str]:
-    """Each piece of speed/ with and without it; the GPU's are a record of their own."""
+    """Each piece of speed/ with and without it; MinAtar's and the GPU's are records of their own."""
     lines = []
-    for name in ("ablation", "ablation_gpu"):
+    for name in ("ablation", "ablation_minatar", "ablation_gpu"):
         record = load(name)
         if record is None:
             missing.append(name)
@@ -305,7 +305,9 @@ def pages() -> dict[Path, str]:
     missing: list[str] = []
     lines: list[str] = []
     lines += section("The whole loop, on the CPU", "throughput", missing)
-    lines += section("MinAtar, the whole loop on the CPU", "minatar_cpu", missing)
+    lines += section(
+        "MinAtar, the whole loop on the CPU", "minatar_cpu", missing, "By processor time (`--clock cpu`), on a machine that others used."
+    )
     lines += section("The learner alone, on the CPU", "learner", missing)
     record = load("learner")
     paid = [] if record is None else break_even(record)

@@ -45,7 +45,8 @@ def test_a_table_says_what_it_was_made_with() -> None:
 def test_a_missing_record_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(performance, "RESULTS", tmp_path)
     page = performance.pages()[performance.PAGE]
-    assert "Not measured yet: throughput, learner, recurrent, replay, ablation, ablation_gpu, gpu, gpu_pixels, atari_gpu" in page
+    named = "throughput, minatar_cpu, learner, recurrent, replay, ablation, ablation_minatar, ablation_gpu, gpu, gpu_pixels"
+    assert f"Not measured yet: {named}" in page
     machine = {"time": "2026-01-02T", "cores": 2, "cpu": "X", "threads": 1, "python": "3.12", "versions": {"torch": "2"}}
     (tmp_path / "learner.json").write_text(
         json.dumps({"about": "On a Sunday.", "machine": machine, "results": [result("DQN", ours=10, peer=5)]})
@@ -53,7 +54,7 @@ def test_a_missing_record_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     page = performance.pages()[performance.PAGE]
     assert "\n\nOn a Sunday.\n\n| case " in page
     assert "| DQN (updates/s) | 10 | 5 | 2.0×, 5.0× (compiled) |" in page
-    assert "Not measured yet: throughput, recurrent" in page
+    assert "Not measured yet: throughput, minatar_cpu, recurrent" in page
 
 
 def test_a_chart_has_a_point_for_every_measurement() -> None:
