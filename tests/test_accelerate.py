@@ -67,6 +67,11 @@ def test_a_row_without_a_compiled_step_says_so() -> None:
         resolve_compile(True, device=CPU, planned_updates=None, recurrent=False)
 
 
+def test_graphs_of_rollouts_are_captured_where_somebody_asks_for_them() -> None:
+    assert not resolve_compile("auto", device=torch.device("cuda"), planned_updates=None, recurrent=False).on
+    assert resolve_compile(True, device=torch.device("cuda"), planned_updates=None, recurrent=False).on
+
+
 # One step, compiled and eager.
 
 

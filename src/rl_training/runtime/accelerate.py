@@ -71,8 +71,11 @@ def resolve_compile(
     if not speed_is_on():
         return _refused(requested, OFF)
     if device.type == "cuda":
-        graphs = "a CUDA graph of acting alone" if recurrent and planned_updates is None else "one CUDA graph per update"
-        return Decision(True, "as configured" if requested is True else graphs)
+        if requested is True:
+            return Decision(True, "as configured")
+        if planned_updates is None:  # held equal on the CPU; no run on a GPU has shown them yet
+            return Decision(False, "the CUDA graphs of rollouts are new; true captures them")
+        return Decision(True, "one CUDA graph per update")
     if planned_updates is None:
         return _refused(requested, "this algorithm has no compiled step")
     if device.type != "cpu":
