@@ -543,3 +543,20 @@ def test_what_makes_a_network_one_is_found_without_asking_it(algo: str) -> None:
         assert not (is_value_network if recurrent else is_recurrent_value_network)(network)
     for name in itertools.chain.from_iterable(get_protocol_members(protocol) for protocol in asked):
         inspect.getattr_static(network, name)  # raises AttributeError where there is none
+
+
+class SquaredFeatures(MLPTorso):
+    def forward(self, obs: Tensor) -> Tensor:
+        return super().forward(obs) ** 2
+
+
+class DoubledOutputs(ScalarHead):
+    def forward(self, features: Tensor, *draws: Any) -> Tensor:
+        return 2 * super().forward(features, *draws)
+
+
+@pytest.mark.parametrize(("torso", "head"), [(SquaredFeatures, ScalarHead), (MLPTorso, DoubledOutputs)])
+def test_a_network_runs_the_passes_of_a_users_own_parts(torso: type[MLPTorso], head: type[ScalarHead]) -> None:
+    network, obs = QNetwork(torso(4, (8,)), head(8, 2)), torch.randn(3, 4)
+    torch.testing.assert_close(network(obs), network.head(network.torso(obs)), rtol=0, atol=0)
+    assert not torch.equal(network(obs), QNetwork(MLPTorso(4, (8,)), ScalarHead(8, 2))(obs))

@@ -59,8 +59,9 @@ class QNetwork(Drawing):
         super().__init__()
         self.torso, self.head = torso, head
         # DQN's network is one stack from observation to Q: run as one, since each call between its parts shows beside the products.
-        lower = torso.relu_parameters() if isinstance(torso, MLPTorso) else None
-        upper = head.plain_parameters() if isinstance(head, ScalarHead) else None
+        # Only what is exactly ours: a subclass may change its pass.
+        lower = torso.relu_parameters() if type(torso) is MLPTorso else None
+        upper = head.plain_parameters() if type(head) is ScalarHead else None
         self.stack = None if lower is None or upper is None else (*lower, *upper)
 
     def forward(self, obs: Tensor, draws: Draws = NO_DRAWS) -> Tensor:
