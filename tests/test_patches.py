@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from learners import batch_of
 from rl_training.algorithms import DQN
 from rl_training.models.build import build_q_network
 from rl_training.models.image_torsos import MinAtarTorso, NatureTorso
+from rl_training.runtime.accelerate import accelerate_learner, missing_toolchain
+from rl_training.speed import ahead_of_time
 from rl_training.speed.hand_gradients import HandGradient, use_hand_gradients
 from rl_training.speed.numpy_pass import numpy_forward
 from rl_training.speed.patches import has_patches, patches_of
 from rl_training.speed.tapes import has_tape, taped_q_network
+from test_accelerate import interpreted
 
 pytestmark = pytest.mark.numeric
 
@@ -109,3 +114,23 @@ def test_a_learner_of_images_takes_the_gradient_by_hand() -> None:
     learner = DQN(network(), 1e-3, 0.9, 10)
     use_hand_gradients(learner)
     assert isinstance(learner.gradient, HandGradient)
+
+
+@pytest.mark.parametrize("how", ["traced", pytest.param("compiled", marks=pytest.mark.slow)])  # a compilation takes half a minute
+def test_a_compiled_update_learns_what_an_eager_one_does(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if how == "traced":
+        monkeypatch.setattr(ahead_of_time, "compile_ahead_of_time", interpreted)
+    elif missing_toolchain():
+        pytest.skip(str(missing_toolchain()))
+    monkeypatch.setenv("RL_TRAINING_CACHE", str(tmp_path))
+    eager, compiled = (DQN(network(), learning_rate=1e-3, gamma=0.9, target_update_interval=3) for _ in range(2))
+    batch = batch_of(8, obs=images(8), actions=torch.arange(8) % 3, rewards=torch.linspace(-1, 1, 8), next_obs=images(8).flip(0))
+    for learner in (eager, compiled):
+        accelerate_learner(learner)
+    ahead_of_time.compile_learner(compiled, batch)
+    assert compiled.gradient_step != compiled.eager_step
+    for step in range(1, 6):
+        mine, theirs = (float(learner.update(batch, global_step=step).metrics["loss"]) for learner in (compiled, eager))
+        # Float32 sums in another order: some 1e-6 of a loss, and Adam's next step makes no more than a few times that of it.
+        assert mine == pytest.approx(theirs, rel=1e-4)
+        torch.testing.assert_close(compiled.last_td_errors, eager.last_td_errors, rtol=1e-4, atol=1e-5)
