@@ -189,7 +189,8 @@ def pixels(missing: list[str]) -> list[str]:
         for case, found in record["results"].items():
             updates = found.get("updates_per_second")
             lines.append(f"| {ATARI.get(case, case)} | {number(found['steps_per_second'])} | {number(updates) if updates else ''} |")
-        lines += ["", f"{command('atari_gpu', record)}; {where(record)}", ""]
+        own = [f"{case}: {command('atari_gpu', found)}." for case, found in record["results"].items() if "options" in found]
+        lines += ["", " ".join([f"{command('atari_gpu', record)}; {where(record)}", *own]), ""]
     return ["## Pixels on a GPU", "", *lines] if lines else []
 
 

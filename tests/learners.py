@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_training.models import QNetwork
+from rl_training.speed.tapes import taped_q_network
 from rl_training.types import Batch
 
 
@@ -23,6 +24,24 @@ def batch_of(rows: int = 16, obs_dim: int = 4, action_dim: int = 2, seed: int = 
         "dones": (torch.rand(rows, generator=g) < 0.2).float(),
     }
     return {**made, **{name: torch.as_tensor(value) for name, value in fields.items()}}
+
+
+def check_pullback(net: QNetwork, obs: Tensor) -> None:
+    """The tape of a float64 network says what the network says, and its gradients are autograd's."""
+    draws = net.draw(torch.Generator().manual_seed(1), (len(obs),), "online")
+    if draws.noise is not None:
+        draws = draws._replace(noise=draws.noise.double())
+    out = net(obs, draws)
+    outer = torch.randn_like(out)
+    expected = torch.autograd.grad(out, list(net.parameters()), outer)
+    with torch.no_grad():
+        taped, pullback = taped_q_network(net, obs, draws)
+        grads = pullback(outer)
+    torch.testing.assert_close(taped, out.detach())
+    assert len(grads) == len(expected)
+    for mine, autograd, (name, parameter) in zip(grads, expected, net.named_parameters(), strict=True):
+        assert mine.shape == parameter.shape, name
+        torch.testing.assert_close(mine, autograd, msg=name)
 
 
 @torch.no_grad()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from learners import batch_of
+from learners import batch_of, check_pullback
 from rl_training.algorithms import DQN
 from rl_training.models.build import build_q_network
 from rl_training.models.image_torsos import MinAtarTorso, NatureTorso
@@ -18,7 +18,7 @@ from rl_training.speed import ahead_of_time
 from rl_training.speed.hand_gradients import HandGradient, use_hand_gradients
 from rl_training.speed.numpy_pass import numpy_forward
 from rl_training.speed.patches import has_patches, patches_of
-from rl_training.speed.tapes import has_tape, taped_q_network
+from rl_training.speed.tapes import has_tape
 from test_accelerate import interpreted
 
 pytestmark = pytest.mark.numeric
@@ -58,21 +58,8 @@ def test_patches_are_what_a_convolution_sees() -> None:
 @pytest.mark.parametrize("head", HEADS)
 def test_the_gradient_by_hand_is_autograds(head: str, high: int, hidden: tuple[int, ...]) -> None:
     net = network(hidden, high, **HEADS[head]).double()
-    obs = images(5, high).double()
-    draws = net.draw(torch.Generator().manual_seed(1), (5,), "online")
-    if draws.noise is not None:
-        draws = draws._replace(noise=draws.noise.double())
     assert has_tape(net)
-    out = net(obs, draws)
-    outer = torch.randn_like(out)
-    expected = torch.autograd.grad(out, list(net.parameters()), outer)
-    with torch.no_grad():
-        taped, pullback = taped_q_network(net, obs, draws)
-        grads = pullback(outer)
-    torch.testing.assert_close(taped, out.detach())
-    for mine, autograds, (name, parameter) in zip(grads, expected, net.named_parameters(), strict=True):
-        assert mine.shape == parameter.shape, name
-        torch.testing.assert_close(mine, autograds, msg=name)
+    check_pullback(net, images(5, high).double())
 
 
 @pytest.mark.parametrize("num_envs", [1, 2])

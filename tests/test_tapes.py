@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from learners import check_pullback
 from rl_training.algorithms import DQN
 from rl_training.algorithms.backups import Bootstrap, DoubleBackup, take_action
 from rl_training.algorithms.by_head import make_rule
@@ -19,7 +20,7 @@ from rl_training.models import MLPQNetwork
 from rl_training.models.build import build_q_network
 from rl_training.speed.hand_gradients import HandGradient, loss_gradient, put_action, use_hand_gradients
 from rl_training.speed.numba_rules import numba_rule
-from rl_training.speed.tapes import has_tape, taped_q_network
+from rl_training.speed.tapes import has_tape
 
 pytestmark = pytest.mark.numeric
 
@@ -43,21 +44,7 @@ def network(head: Any, dueling: bool, noisy: bool, hidden: tuple[int, ...], **la
 @pytest.mark.parametrize("layers", [{}, {"layer_norm": True, "activation": "tanh"}], ids=["plain", "layer_norm"])
 def test_pullback_equals_autograd(head: str, dueling: bool, noisy: bool, hidden: tuple[int, ...], layers: Any) -> None:
     net = network(head, dueling, noisy, hidden, **layers)
-    obs = torch.randn(11, 5, dtype=torch.float64)
-    draws = net.draw(torch.Generator().manual_seed(1), (11,), "online")
-    if draws.noise is not None:
-        draws = draws._replace(noise=draws.noise.double())
-    out = net(obs, draws)
-    outer = torch.randn_like(out)
-    expected = torch.autograd.grad(out, list(net.parameters()), outer)
-    with torch.no_grad():
-        taped, pullback = taped_q_network(net, obs, draws)
-        grads = pullback(outer)
-    torch.testing.assert_close(taped, out.detach())
-    assert len(grads) == len(expected)
-    for mine, autograd, (name, parameter) in zip(grads, expected, net.named_parameters(), strict=True):
-        assert mine.shape == parameter.shape, name
-        torch.testing.assert_close(mine, autograd, msg=name)
+    check_pullback(net, torch.randn(11, 5, dtype=torch.float64))
 
 
 def test_only_what_is_ours_has_a_tape() -> None:

@@ -34,8 +34,11 @@ def read_environment(given: Any) -> Environment:
 
 def require_maker(given: Any) -> Callable[..., Any] | None:
     """What `load` and `resume` take as `env`: the callable that the run was made with."""
-    if given is None or (callable(given) and not hasattr(given, "reset")) or isinstance(given, type):
-        return given  # type: ignore[no-any-return]  # None or a callable, as just asked
+    if given is None:
+        return None
+    if isinstance(given, type) or (callable(given) and not hasattr(given, "reset")):
+        maker: Callable[..., Any] = given
+        return maker
     raise ConfigError(f"env must be the callable that makes the run's environment, got {given!r:.60}")
 
 

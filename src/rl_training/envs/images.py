@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeGuard
 
 import gymnasium as gym
 import numpy as np
@@ -67,7 +67,7 @@ class ImageForm(NamedTuple):
         return f"images of {height} × {width}, {channels} channels ({where} of {self.shape}), divided by {self.high} in the network"
 
 
-def is_image(space: gym.Space[Any]) -> bool:
+def is_image(space: gym.Space[Any]) -> TypeGuard[spaces.Box]:
     """A Box of two or three axes of uint8, or of bool (MinAtar's)."""
     return isinstance(space, spaces.Box) and len(space.shape) in (2, 3) and space.dtype in (np.uint8, np.bool_)
 
@@ -95,5 +95,5 @@ def image_form(space: gym.Space[Any], channels: Channels = "auto") -> ImageForm 
         axes = (2, 0, 1) if smallest == 2 else (0, 1, 2)
     else:
         axes = (0, 1, 2) if channels == "first" else (2, 0, 1)
-    high = 1 if space.dtype == np.bool_ else int(np.max(space.high, initial=1))  # type: ignore[attr-defined]  # a Box
+    high = 1 if space.dtype == np.bool_ else int(np.max(space.high, initial=1))
     return ImageForm(shape, str(space.dtype), axes, high)

@@ -83,7 +83,7 @@ def _taken_along(checkpoint: Checkpoint, policy: Policy, env: EnvSource | None) 
         require_fitting_env(checkpoint, source)
         for first, calls in could:
             outer = Wrappers(wrappers.per_env[:first]).apply(bare)
-            with contextlib.suppress(NotImplementedError):
+            with contextlib.suppress(NotImplementedError):  # what this wrapper reads is no graph's input: fewer of them go along
                 return RawObservations(outer, calls, frame_stack=policy.frame_stack), first
     finally:
         bare.close()

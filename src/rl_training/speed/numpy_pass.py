@@ -62,7 +62,8 @@ def numpy_pass(network: Any, num_envs: int) -> NumpyPass | None:
     torso, head = network.torso, network.head
     if not isinstance(head, StreamHead) or type(head) not in _Q_VALUES:
         return None
-    if network.stack is not None and type(torso) is MLPTorso:
+    if network.stack is not None:
+        assert type(torso) is MLPTorso, "what makes it one stack"
         whole = _layers([*torso.layers, *head.advantage.layers], (), torso.activation, activate_last=False)
         return lambda obs, noise: whole(_floats(obs))
     encode = _encoder_pass(torso)
