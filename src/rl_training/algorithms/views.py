@@ -78,5 +78,5 @@ class TransitionView:
             rewards = batch["rewards"] if bootstrap.bonus is None else batch["rewards"] + bootstrap.bonus
         discounts = batch.get("discounts")
         if discounts is None:
-            discounts = self.gamma * (1 - batch["dones"])
+            discounts = (batch["dones"] * -self.gamma).add_(self.gamma)  # γ·(1 − done) in two kernels; `1 − done` goes by way of Python
         return Aligned(chosen, bootstrap, rewards, discounts, online_draws.taus, None, batch.get("weights"))
