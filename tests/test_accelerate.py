@@ -67,9 +67,11 @@ def test_a_row_without_a_compiled_step_says_so() -> None:
         resolve_compile(True, device=CPU, planned_updates=None, recurrent=False)
 
 
-def test_graphs_of_rollouts_are_captured_where_somebody_asks_for_them() -> None:
-    assert not resolve_compile("auto", device=torch.device("cuda"), planned_updates=None, recurrent=False).on
-    assert resolve_compile(True, device=torch.device("cuda"), planned_updates=None, recurrent=False).on
+@pytest.mark.parametrize("recurrent", [False, True])
+def test_what_learns_from_rollouts_has_graphs_on_a_gpu_alone(recurrent: bool) -> None:
+    made = resolve_compile("auto", device=torch.device("cuda"), planned_updates=None, recurrent=recurrent)
+    assert made.on and ("acting pass" if recurrent else "gradient step") in made.why
+    assert not resolve_compile("auto", device=torch.device("cpu"), planned_updates=None, recurrent=recurrent).on
 
 
 # One step, compiled and eager.

@@ -73,8 +73,8 @@ def resolve_compile(
     if device.type == "cuda":
         if requested is True:
             return Decision(True, "as configured")
-        if planned_updates is None:  # held equal on the CPU; no run on a GPU has shown them yet
-            return Decision(False, "the CUDA graphs of rollouts are new; true captures them")
+        if planned_updates is None:  # sequences have another shape in every rollout
+            return Decision(True, f"one CUDA graph per {'acting pass' if recurrent else 'gradient step'}")
         return Decision(True, "one CUDA graph per update")
     if planned_updates is None:
         return _refused(requested, "this algorithm has no compiled step")
