@@ -1,7 +1,8 @@
-"""Distributed runs, measured: `python -m benchmarks.distributed scaling | learner | overhead`.
+"""Distributed runs, measured: `python -m benchmarks.distributed scaling | learner | driver | overhead`.
 
     scaling    an environment that waits 5 ms a step, 1 → 16 actors: steps/s against one actor's, times their number
     learner    the same with more and more updates a step: where the learner binds, and the share of its time it waits
+    driver     what the driver is busy with there: an update a step, in one process that is timed part by part
     overhead   processor time that an environment step of CartPole takes, local and with one actor: of the driver, the actor and Ray
 
 Each run is a process of its own, through the command line, as it is for users. Results are added to benchmarks/results/distributed.json.
@@ -23,6 +24,7 @@ from typing import Any
 import yaml
 
 from benchmarks.distributed_envs import WAITING
+from benchmarks.driver_time import driver_time
 from benchmarks.processor_time import by_role
 from rl_training.ledger.machine import machine
 
@@ -103,6 +105,15 @@ def learner(actors: int, seconds: float) -> list[dict[str, float]]:
     return rows
 
 
+def driver(actors: int, seconds: float) -> list[dict[str, float]]:
+    """The last row of `learner`, taken apart."""
+    steps = int(seconds * 200 * actors)
+    settings = {"train_frequency": 1}
+    row = {"actors": actors, **driver_time(config(f"benchmarks.distributed_envs:{WAITING}", steps=steps, actors=actors, settings=settings))}
+    print(row, flush=True)
+    return [row]
+
+
 def overhead(steps: int) -> list[dict[str, float]]:
     """CartPole, whose own step takes some 10 µs; one update for every 64 steps. Microseconds of a processor for each environment step."""
     rows = []
@@ -123,8 +134,8 @@ def _mean(records: list[dict[str, float]], name: str) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("scaling", "learner", "overhead"))
-    parser.add_argument("--actors", type=int, default=16, help="at most (scaling), or of every run (learner)")
+    parser.add_argument("what", choices=("scaling", "learner", "driver", "overhead"))
+    parser.add_argument("--actors", type=int, default=16, help="at most (scaling), or of every run (learner, driver)")
     parser.add_argument("--seconds", type=float, default=30.0, help="that a run of waiting environments would take without overhead")
     parser.add_argument("--steps", type=int, default=40_000, help="of a run of CartPole")
     options = parser.parse_args()
@@ -133,6 +144,8 @@ def main() -> None:
         rows = scaling(options.actors, options.seconds)
     elif options.what == "learner":
         rows = learner(options.actors, options.seconds)
+    elif options.what == "driver":
+        rows = driver(options.actors, options.seconds)
     else:
         rows = overhead(options.steps)
     record = json.loads(RECORD.read_text()) if RECORD.exists() else {}
