@@ -1,4 +1,4 @@
-"""Where the driver's time goes in a distributed run: each part of its loop is timed around its calls, without what it calls of the others."""
+"""Where the driver's time goes in a distributed run: each part of its loop is timed, without what it calls of the others."""
 
 from __future__ import annotations
 

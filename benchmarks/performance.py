@@ -224,7 +224,7 @@ def scaling(missing: list[str]) -> tuple[list[str], dict[Path, str]]:
 def actors(missing: list[str]) -> list[str]:
     """Actors on Ray: how far they scale, where the learner binds, and what a step costs beside the local loop."""
     record = load("distributed") or {}
-    missing += [f"distributed ({name})" for name in ("scaling", "learner", "overhead") if name not in record]
+    missing += [f"distributed ({name})" for name in ("scaling", "learner", "driver", "overhead") if name not in record]
     if not record:
         return []
     lines = ["## Actors on Ray", ""]
@@ -246,18 +246,26 @@ def actors(missing: list[str]) -> list[str]:
     )
     lines += table(
         "learner",
-        "The same with more and more updates a step (batches of 32, 64 × 64 units).",
+        f"The same with {record.get('learner', {}).get('options', {}).get('actors')} actors and more and more updates a step "
+        "(batches of 32, 64 × 64 units).",
         "| steps an update | steps/s | updates/s | the learner waits | weights are old by, in updates |",
         lambda row: [str(row["train_frequency"]), *(number(row[key]) for key in ("steps_per_s", "updates_per_s")),
                      f"{row['waiting_share']:.0%}", number(row["staleness_updates"])],
     )  # fmt: skip
     lines += table(
+        "driver",
+        "What the driver is busy with where the learner binds, an update a step: shares of its time.",
+        f"| actors | updates/s | {' | '.join(DRIVER)} |",
+        lambda row: [str(row["actors"]), number(row["updates_per_s"]), *(f"{row[key]:.1%}" for key in DRIVER)],
+    )
+    lines += table(
         "overhead",
-        "CartPole, whose own step takes some 10 µs, with an update for every 64 steps: microseconds of a processor for each step.",
-        "| actors | environments | driver | actor | Ray's own processes | all |",
+        "CartPole, whose own step takes some 10 µs, with an update for every 64 steps: steps/s, and microseconds of a processor for each.",
+        "| actors | environments | steps/s | driver | actor | Ray's own processes | all |",
         lambda row: [
             str(row["actors"]),
             str(row["num_envs"]),
+            number(row["steps_per_s"]),
             *(number(row[key]) for key in COSTS),
             number(sum(row[key] for key in COSTS)),
         ],
@@ -265,6 +273,7 @@ def actors(missing: list[str]) -> list[str]:
     return lines
 
 
+DRIVER = ("update", "sample", "orders", "weights", "decoding", "insertion", "waiting", "other")
 COSTS = ("us_driver", "us_actors", "us_ray")
 
 
