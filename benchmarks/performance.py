@@ -115,10 +115,9 @@ def ablation(missing: list[str]) -> list[str]:
 
 SPEED = "What each piece of speed/ is worth"
 SPEED_NOTE = (
-    "The same work with the piece and without it, all the rest in place, in turns. "
-    "A piece that gave less than 1.05× in its best case would go. Packed rows stand near that line: other runs of `--only 'packed rows'` "
-    "gave 1.05× (15 rounds) and, on a busy machine, 1.11×, 1.26× and 1.01× (11 each); a sample alone takes 18 µs as fields and 9 to 13 "
-    "as rows."
+    "The same work with one piece and without it, in turns, with all other pieces in place. "
+    "A piece that gives less than 1.05× in its best case is removed. Packed rows are near that line: other runs of `--only 'packed rows'` "
+    "gave 1.05× (15 rounds) and, on a busy machine, 1.11×, 1.26× and 1.01× (11 each)."
 )
 
 
@@ -127,7 +126,7 @@ def gpu(missing: list[str]) -> list[str]:
     if record is None:
         missing.append("gpu")
         return []
-    lines = ["## On a GPU", "", where(record), ""]
+    lines = ["## On a GPU", "", f"{command('gpu', record)}; {where(record)}", ""]
     equal = record.get("equality", {})
     if equal:
         bits = [algo for algo, found in equal.items() if found.get("equal_bits")]
@@ -165,8 +164,8 @@ def pixels(missing: list[str]) -> list[str]:
             "The frame store, sampled inside a CUDA graph, gave the batches of a buffer of whole stacks: "
             f"{record['equality']['batches']:,} batches in {record['equality']['worlds']} random worlds, bit for bit.",
             "",
-            "Updates a second of the learner: frames of 84 × 84 stored once on the GPU, four of them stacked inside the update's graph. "
-            "The last column has replay in page-locked host memory (TF32), with one gathered copy a batch.",
+            "Updates/s of the learner. Frames of 84 × 84 are stored once on the GPU, and stacked by four inside the update's graph. "
+            "In the last column the replay is in page-locked host memory (TF32), and each batch is copied to the GPU.",
             "",
             f"| case | {' | '.join(ways)} | replay in host memory |",
             f"| --- |{' ---: |' * (len(ways) + 1)}",
@@ -201,21 +200,29 @@ ATARI = {
 }
 
 
+SCALING = {
+    "environments": "Steps/s of DQN on CartPole's native vector form, an update every 64 steps, by the number of environments",
+    "batch": "Transitions/s through the DQN learner (hidden 64 × 64), by the size of the batch",
+    "replay": "Pairs of sample and update a second of prioritized replay (batch 32), by the number of items",
+    "sequences": "Steps/s through the R2D2 learner (batch 32, LSTM 64), by the length of the sequences",
+}
+
+
 def scaling(missing: list[str]) -> tuple[list[str], dict[Path, str]]:
     record = load("scaling")
     if record is None:
         missing.append("scaling")
         return [], {}
-    lines, images = ["## Scaling", "", where(record), ""], {}
+    lines, images = ["## Scaling", "", f"{command('scaling', record)}; {where(record)}", ""], {}
     for result in record["results"]:
         points = [(float(name.removeprefix("ours, ")), value) for name, value in result["medians"].items()]
         image = IMAGES / f"scaling_{result['case']}.svg"
         images[image] = chart(points, x=result["case"], y=result["unit"])
-        values = ", ".join(f"{x:,.0f}: {number(y)}" for x, y in points)
+        values = "; ".join(f"{x:,.0f}: {number(y)}" for x, y in points)
         lines += [
             f"![{result['unit']} by {result['case']}](images/{image.name})",
             "",
-            f"{result['unit']} by {result['case']}: {values}.",
+            f"{SCALING[result['case']]}: {values}.",
             "",
         ]
     return lines, images
@@ -240,27 +247,28 @@ def actors(missing: list[str]) -> list[str]:
 
     lines += table(
         "scaling",
-        "An environment that waits 5 ms a step, one in each actor, and next to nothing to learn.",
+        "How acting scales: one environment in each actor that waits 5 ms a step, and hardly any learning.",
         "| actors | steps/s | of linear | the learner waits |",
         lambda row: [str(row["actors"]), number(row["steps_per_s"]), f"{row['of_linear']:.2f}", f"{row['waiting_share']:.0%}"],
     )
     lines += table(
         "learner",
-        f"The same with {record.get('learner', {}).get('options', {}).get('actors')} actors and more and more updates a step "
+        f"The same with {record.get('learner', {}).get('options', {}).get('actors')} actors and more and more updates "
         "(batches of 32, 64 × 64 units).",
-        "| steps an update | steps/s | updates/s | the learner waits | weights are old by, in updates |",
+        "| steps an update | steps/s | updates/s | the learner waits | age of the acting weights, in updates |",
         lambda row: [str(row["train_frequency"]), *(number(row[key]) for key in ("steps_per_s", "updates_per_s")),
                      f"{row['waiting_share']:.0%}", number(row["staleness_updates"])],
     )  # fmt: skip
     lines += table(
         "driver",
-        "What the driver is busy with where the learner binds, an update a step: shares of its time.",
+        "What the driver does where the learner is the bottleneck (an update every step), in shares of its time.",
         f"| actors | updates/s | {' | '.join(DRIVER)} |",
         lambda row: [str(row["actors"]), number(row["updates_per_s"]), *(f"{row[key]:.1%}" for key in DRIVER)],
     )
     lines += table(
         "overhead",
-        "CartPole, whose own step takes some 10 µs, with an update for every 64 steps: steps/s, and microseconds of a processor for each.",
+        "What actors cost: steps/s of CartPole, and processor time for a step in µs (its own step takes about 10), with an update every 64 "
+        "steps.",
         "| actors | environments | steps/s | driver | actor | Ray's own processes | all |",
         lambda row: [
             str(row["actors"]),

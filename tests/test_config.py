@@ -121,6 +121,43 @@ def test_replace_checks_again() -> None:
     assert config.replace(algo_kwargs={"batch_size": 8}).settings.to_dict()["batch_size"] == 8
 
 
+@pytest.mark.parametrize(
+    ("statement", "message"),
+    [
+        ("config.seed = 3", "seed cannot be assigned; config.replace(seed=3) gives a changed copy"),
+        ("del config.seed", "seed cannot be deleted; config.replace(seed=...) gives a changed copy"),
+        ("config.sede = 3", "sede cannot be assigned; it is not a key of a config; did you mean seed?"),
+        (
+            "config.gamma = 0.9",
+            'gamma cannot be assigned; config.replace(algo_kwargs={**config.algo_kwargs, "gamma": 0.9}) gives a changed copy',
+        ),
+        (
+            "config.settings.gamma = 0.9",
+            'gamma cannot be assigned; config.replace(algo_kwargs={**config.algo_kwargs, "gamma": 0.9}) gives a changed copy',
+        ),
+        (  # parsed already: this would do nothing, and nobody would say so
+            'config.algo_kwargs["gamma"] = 0.9',
+            'algo_kwargs of a config cannot be changed in place; config.replace(algo_kwargs={**config.algo_kwargs, "gamma": 0.9}) '
+            "gives a changed copy",
+        ),
+        (
+            "config.env_kwargs.update(gravity=1.0)",
+            'env_kwargs of a config cannot be changed in place; config.replace(env_kwargs={**config.env_kwargs, "key": ...}) '
+            "gives a changed copy",
+        ),
+    ],
+)
+def test_a_config_says_how_to_change_it(statement: str, message: str) -> None:
+    config = TrainConfig(**BASE, algo_kwargs={"gamma": 0.5})
+    with pytest.raises(ConfigError) as refused:
+        exec(statement, {"config": config})
+    assert str(refused.value) == message
+    assert config == TrainConfig(**BASE, algo_kwargs={"gamma": 0.5})
+    if "replace" in message and "..." not in message:  # what it says to do is what does it
+        changed = eval(message.split("; ")[1].removesuffix(" gives a changed copy"), {"config": config})
+        assert (changed.seed, changed.settings.gamma) in {(3, 0.5), (config.seed, 0.9)}
+
+
 def test_copies_keep_their_settings() -> None:
     config = TrainConfig(**BASE, algo_kwargs={"batch_size": 8})
     assert copy.deepcopy(config).settings == config.settings

@@ -40,6 +40,8 @@ from rl_training.runtime.run import TrainResult
 ROOT = Path(__file__).resolve().parent.parent
 WRITTEN = [path for path in ROOT.glob("docs/**/*.md") if path.parent.name != "algorithms"]  # those are made from the registry
 PAGES = sorted(path.relative_to(ROOT).as_posix() for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *WRITTEN])
+PACKAGE = ROOT / "src" / "rl_training"
+FOLDERS = [path.name for path in PACKAGE.iterdir() if (path / "__init__.py").is_file()]
 MAKE_TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 PYPROJECT = (ROOT / "pyproject.toml").read_text()
 EXTRAS = set(re.findall(r"^(\w+) = \[", PYPROJECT.split("[project.optional-dependencies]")[1].split("\n[")[0], re.MULTILINE))
@@ -207,6 +209,10 @@ def test_what_a_page_mentions_is_there(page: str) -> None:
             assert set(code.split()[1:]) <= MAKE_TARGETS, f"{page}: {code}"
         elif re.fullmatch(r"(examples|tests|benchmarks)/[\w/]+\.py", code):
             assert (ROOT / code).is_file(), f"{page}: {code}"
+        elif re.fullmatch(rf"({'|'.join(FOLDERS)})/[\w/]+\.py", code):
+            assert (PACKAGE / code).is_file(), f"{page}: {code}"
+        elif module := re.match(r"python -m (benchmarks\.\w+)", code):
+            assert importlib.util.find_spec(module[1]) is not None, f"{page}: {code}"
     for target in re.findall(r"\]\(([^)#\s]+?)(?:#[\w-]+)?\)", text):
         if not target.startswith(("http://", "https://")):
             assert (ROOT / page).parent.joinpath(target).exists(), f"{page}: {target}"

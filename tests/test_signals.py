@@ -248,17 +248,28 @@ def test_a_signal_inside_a_finaliser_is_noted_and_not_printed(monkeypatch: pytes
 
 def test_an_interrupt_while_numpy_is_imported_ends_the_command(tmp_path: Path) -> None:
     """torch imports NumPy by itself where nobody has, and takes what is raised there for a NumPy that does not work."""
-    code = """
-import signal, sys
+    done = interrupted_while_importing("numpy.matrixlib", "train", "dqn", "--env", "CartPole-v1", "--output-dir", str(tmp_path / "runs"))
+    assert (done.returncode, done.stderr) == (130, "interrupted\n") and not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("module", ["typer", "rl_training.commands.train", "rl_training.experiment.config", "torch._C", "torch.autograd"])
+def test_an_interrupt_inside_any_import_is_one_line(tmp_path: Path, module: str) -> None:
+    """Before the command line is there, inside it, and inside torch, whose import fails in several ways where something is raised."""
+    done = interrupted_while_importing(module, "train", "dqn", "--env", "CartPole-v1", "--output-dir", str(tmp_path / "runs"))
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n") and not (tmp_path / "runs").exists()
+
+
+def interrupted_while_importing(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    code = f"""
+import runpy, signal, sys
 
 class Interrupting:
     def find_spec(self, name, path=None, target=None):
-        if name == "numpy.matrixlib":
+        if name == {module!r}:
             signal.raise_signal(signal.SIGINT)
 
 sys.meta_path.insert(0, Interrupting())
-from rl_training.cli import main
-sys.exit(main(["train", "dqn", "--env", "CartPole-v1", "--total-timesteps", "50", "--output-dir", sys.argv[1]]))
+sys.argv = ["rl-training", *sys.argv[1:]]
+runpy.run_module("rl_training", run_name="__main__")
 """
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "runs")], capture_output=True, text=True, timeout=120, check=False)
-    assert (done.returncode, done.stderr) == (130, "") and not (tmp_path / "runs").exists()
+    return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=120, check=False)

@@ -29,6 +29,7 @@ from rl_training.commands.output import say
 from rl_training.commands.policies import evaluate, predict
 from rl_training.commands.train import resume, train
 from rl_training.errors import Interrupted, RunError, UserError
+from rl_training.interrupts import importing, leave
 from rl_training.runtime import signals
 
 if TYPE_CHECKING:
@@ -115,18 +116,22 @@ class _OneInterrupt:
     """Ctrl-C before and after a run, which has handlers of its own: the first of all ends the command, those after it change nothing.
 
     Somebody who presses it six times is answered once: without this the last ones would end in a traceback out of the clean-up.
+    to_the_end: the process ends with the command, so that an import need not be left in good order, and no Ctrl-C that still comes
+    shall change how it ends.
     """
 
-    leaving = False
+    def __init__(self, *, to_the_end: bool) -> None:
+        self.leaving, self._to_the_end = False, to_the_end
 
     def __call__(self, signum: int, frame: FrameType | None) -> None:
         if not self.leaving and not signals.came():
             self.leaving = True
+            if self._to_the_end and importing(frame):
+                leave(signum, frame)
             raise KeyboardInterrupt
 
     @contextlib.contextmanager
-    def listening(self, *, to_the_end: bool) -> Iterator[None]:
-        """to_the_end: the process ends with the command, and no Ctrl-C that still comes shall change how."""
+    def listening(self) -> Iterator[None]:
         if threading.current_thread() is not threading.main_thread():  # which alone is told of signals
             yield
             return
@@ -134,15 +139,14 @@ class _OneInterrupt:
         try:
             yield
         finally:
-            if not (to_the_end and (self.leaving or signals.came())):
+            if not (self._to_the_end and (self.leaving or signals.came())):
                 signal.signal(signal.SIGINT, old)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; its exit code."""
-    interrupt = _OneInterrupt()
     signals.forget()
-    with interrupt.listening(to_the_end=argv is None):
+    with _OneInterrupt(to_the_end=argv is None).listening():
         return _run(argv)
 
 
@@ -166,5 +170,6 @@ def _run(argv: Sequence[str] | None) -> int:
         say("error", error)
         code = 1
     except (typer.Abort, KeyboardInterrupt):
+        print("interrupted", file=sys.stderr)
         code = 130
     return code if isinstance(code, int) else 0

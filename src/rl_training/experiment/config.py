@@ -7,15 +7,14 @@ import numbers
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import yaml
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     PrivateAttr,
     ValidationError,
@@ -27,6 +26,7 @@ from typing_extensions import Self
 from rl_training.errors import ConfigError
 from rl_training.experiment.credentials import masked
 from rl_training.experiment.explain import nearest, one_line, shown
+from rl_training.experiment.frozen import Frozen, FrozenDict, changed_copy
 from rl_training.experiment.registry import AlgorithmSpec, get_algorithm_spec
 from rl_training.experiment.schedules import named_callables
 from rl_training.experiment.settings import Count, Settings, Steps, ValueSettings
@@ -90,8 +90,11 @@ def _mapping(value: Any) -> Any:
     return _plain(value) if isinstance(value, Mapping) else value
 
 
-Plain = Annotated[dict[str, Any], BeforeValidator(_mapping)]
-AlgoKwargs = Annotated[dict[str, Any], BeforeValidator(lambda value: _mapping(named_callables(value)))]
+EnvKwargs = Annotated[dict[str, Any], BeforeValidator(_mapping), AfterValidator(partial(FrozenDict, "env_kwargs"))]
+EvalEnvKwargs = Annotated[dict[str, Any], BeforeValidator(_mapping), AfterValidator(partial(FrozenDict, "eval_env_kwargs"))]
+AlgoKwargs = Annotated[
+    dict[str, Any], BeforeValidator(lambda value: _mapping(named_callables(value))), AfterValidator(partial(FrozenDict, "algo_kwargs"))
+]
 
 
 def _folder(value: Any) -> Path:
@@ -105,13 +108,12 @@ Folder = Annotated[Path, BeforeValidator(_folder)]
 Text = Annotated[str, AfterValidator(_text)]
 
 
-class TrainConfig(BaseModel):
+class TrainConfig(Frozen):
     """A run: which row, on which environment, for how many environment steps, and the row's own `algo_kwargs`.
 
-    Frozen. All step counts are environment steps, all environments together; an interval of 0 means only at the end.
+    Frozen: `replace` gives a changed copy. All step counts are environment steps, all environments together; an interval of 0 means only
+    at the end.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     algo: Text
     env_id: Text = Field(min_length=1)
@@ -129,9 +131,9 @@ class TrainConfig(BaseModel):
     checkpoint_replay: bool = True
     keep_checkpoints: Count = 3
     tags: Annotated[tuple[Text, ...], BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)] = ()
-    algo_kwargs: AlgoKwargs = Field(default_factory=dict)
-    env_kwargs: Plain = Field(default_factory=dict)
-    eval_env_kwargs: Annotated[dict[str, Any] | None, BeforeValidator(lambda value: None if value is None else _mapping(value))] = None
+    algo_kwargs: AlgoKwargs = Field(default_factory=dict, validate_default=True)
+    env_kwargs: EnvKwargs = Field(default_factory=dict, validate_default=True)
+    eval_env_kwargs: EvalEnvKwargs | None = None
     """Keywords of the environments that evaluations play in, in place of those that `env_kwargs` has of the same name."""
     vectorization: Literal["auto", "sync", "async", "native"] = "auto"
     compile: Literal["auto"] | bool = "auto"
@@ -205,7 +207,7 @@ class TrainConfig(BaseModel):
                 if getattr(self, key):
                     raise ValueError(f"{key} needs actors > 0")
         elif not isinstance(self._settings, ValueSettings):
-            raise ValueError(f"actors needs a row with a replay: {self.algo} learns from what its network of now has done")
+            raise ValueError(f"actors needs a row with a replay: {self.algo} learns only from what its current network did")
         if self.replay_shards and isinstance(self._settings, ValueSettings):
             least = getattr(self._settings, "sequence_length", 1)
             if self._settings.buffer_capacity // self.replay_shards < least:
@@ -245,6 +247,13 @@ class TrainConfig(BaseModel):
         """Whether the environment was a callable, which has to be passed again to evaluate or resume."""
         return self.env_id.startswith(_CALLABLE)
 
+    def _instead(self, key: str, value: str) -> str:
+        if key in TrainConfig.model_fields:
+            return f"config.replace({key}={value}) gives a changed copy"
+        if key in type(self.settings).model_fields:
+            return changed_copy("algo_kwargs", key, value)
+        return f"it{_unknown_key(self.algo)(key)}"
+
     def replace(self, **changes: Any) -> TrainConfig:
         """A checked copy with these keys changed."""
         return TrainConfig(**{**dict(self), **changes})
@@ -257,6 +266,8 @@ class TrainConfig(BaseModel):
             "tags": list(self.tags),
             "trackers": masked(self.trackers),
             "algo_kwargs": self.settings.to_dict(),
+            "env_kwargs": dict(self.env_kwargs),
+            "eval_env_kwargs": None if self.eval_env_kwargs is None else dict(self.eval_env_kwargs),
         }
 
     def to_yaml(self) -> str:

@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 from typing_extensions import Self
 
 from rl_training.errors import ConfigError
 from rl_training.experiment.explain import did_you_mean, one_line
+from rl_training.experiment.frozen import Frozen, changed_copy
 from rl_training.experiment.network_parts import known_core, known_torso
 from rl_training.experiment.schedules import OrSchedule, Schedule
 from rl_training.types import ActivationName, LossName, OptimizerName
@@ -65,10 +66,11 @@ MUNCHAUSEN = Needs("munchausen", (True,))
 NO_EPSILON = Needs("epsilon", (None,))
 
 
-class Settings(BaseModel):
-    """Base of every family: frozen, strict, no unknown keys, finite numbers."""
+class Settings(Frozen):
+    """Base of every family."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+    def _instead(self, key: str, value: str) -> str:
+        return changed_copy("algo_kwargs", key, value)
 
     @classmethod
     def parse(cls, values: Mapping[str, Any], *, owner: str | None = None, prefix: str = "") -> Self:
