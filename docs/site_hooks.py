@@ -172,7 +172,7 @@ def _settings(row: AlgorithmSpec) -> str:
             continue
         default = row.defaults.get(key, field.default)
         needs = " and ".join(f"`{need}`" for need in row.settings.needs(key))
-        said = html.escape(meaning(key, field))
+        said = html.escape(meaning(key, field), quote=False)
         lines.append((f"`{key}`", f"`{_yaml(default)}`", _kind(schema[key]), said, needs))
     return _table(("key", "default", "takes", "", "only with"), lines)
 
@@ -189,7 +189,9 @@ def _config_table() -> str:
     lines = []
     for key, field in TrainConfig.model_fields.items():
         default = "required" if field.is_required() else f"`{_yaml(field.get_default(call_default_factory=True))}`"
-        lines.append((f"`{key}`", default, "" if key == "algo" else _kind(schema[key]), html.escape(schema[key].get("description", ""))))
+        lines.append(
+            (f"`{key}`", default, "" if key == "algo" else _kind(schema[key]), html.escape(schema[key].get("description", ""), quote=False))
+        )
     return _table(("key", "default", "takes", ""), lines)
 
 

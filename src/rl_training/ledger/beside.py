@@ -17,12 +17,12 @@ from rl_training.ledger.text import estimate, markdown, number, numbers
 from rl_training.ledger.training import WINDOW
 
 HOW = (
-    "Beside published runs we give means with Student's 95% interval, and the difference of means with Welch's; both take the returns of "
-    "runs as normal. With two seeds they are wide, as they should be: a bootstrap of two values would not leave the two. *Better* or "
+    "Means beside published runs have Student's 95% interval, and differences of means Welch's. Both assume that the returns of runs are "
+    "normally distributed. With two seeds they are wide, as they should be: a bootstrap of two values never leaves the two. *Better* or "
     "*worse* is written only where the difference's interval excludes 0.\n\n"
-    "A training return counts where its episode ends. Ours come from many games at once: while one episode is played, the run goes on by "
-    "the episode's steps times the games (*span*, the median over seeds), and the return is of the policies of all that time. So the "
-    "difference is taken from their curves seen as far back: averaged over the span before each point of the stretch.\n"
+    "A training return is counted at the step where its episode ends, but its episode began earlier. Ours come from many games at once: "
+    "during one episode the run makes as many steps as the episode has, times the number of games (*span*, the median over seeds). To be "
+    "fair, the published curve is averaged over the same span before each point (*theirs as far back*), and the difference is to that.\n"
 )
 POINTS = 100  # of a stretch, at which episodes end
 

@@ -20,13 +20,16 @@ from rl_training.ledger.training import WINDOW
 INTRODUCTION = """\
 # Which algorithm should I use?
 
-Made by `make results` from the records in `benchmarks/results/`; not edited by hand. All figures are of the shipped configs, which were not
-tuned alike ([how they were chosen](measuring.md#how-the-shipped-configs-were-chosen)). Intervals and single seeds: [Results](results.md).
+Start with the first table; the others show where its answers come from. All figures are of the shipped configs, which were not all tuned
+with the same care ([how they were chosen](measuring.md#how-the-shipped-configs-were-chosen)). [Results](results.md) has intervals and
+single seeds.
 
 A cell is the final policy's interquartile mean over seeds. In brackets: environment steps and wall time until a run's own evaluations first
 reach the task's threshold (the median over seeds; "never" where most seeds do not), or of the whole run where a task has no threshold.
-Wall times are of one CPU thread unless said otherwise, on [the machines there were](results.md#where-these-runs-were-made), often shared:
+Wall times are on one CPU thread unless said otherwise, on [several machines](results.md#where-these-runs-were-made) that were often shared:
 they tell a minute from an hour, not ten seconds from twelve.
+
+Made by `make results` from the records in `benchmarks/results/`; not edited by hand.
 """
 CONTINUOUS = "Pendulum-v1"
 
@@ -152,7 +155,7 @@ def _time(classic: Found, on_policy: Found, statistics: Statistics) -> Iterator[
     ]
     text = (
         "The same tasks at the same thresholds, by rows with replay and rows that learn from rollouts of several environments at once. "
-        "Quickest first; the last column is environment steps per second of whole runs, evaluations and all.\n\n"
+        "Quickest first. The last column is environment steps per second of whole runs, with their evaluations.\n\n"
     )
     table = markdown(["", *(f"{task.name}, ≥ {number(task.solved or 0)}" for task, _ in joint.tasks), "steps/s"], lines)
     more = "\n\nActing in other processes or on other machines: [Many machines](distributed.md). Speed: [Performance](performance.md)."
@@ -211,8 +214,8 @@ def _atari(lines: Sequence[tuple[Task, Line]]) -> Section:
         cells.append([task.name, line.label, count(line.step), f"{number(ours)} ({_seeds(len(line.ours))})", theirs, duration(seconds)])
     text = (
         f"Training returns of the last {WINDOW:,} steps, on one GPU that several runs shared, beside runs that others published in the "
-        "same protocol, one game at a time. With 64 games at once ours look further back; how much that is, and whether a difference is "
-        "more than chance, stands in [Results](results.md#atari).\n\n"
+        "same protocol, one game at a time. Ours play 64 games at once, so their returns are of older policies. "
+        "[Results](results.md#atari) says by how much, and whether a difference is more than chance.\n\n"
     )
     table = markdown(["game", "", "steps", "ours", "published", "wall time"], cells)
     game, budget = lines[0][0].name, lines[0][1].step

@@ -66,14 +66,13 @@ def results_page(suites: Sequence[tuple[Suite, Tasks]], statistics: Statistics) 
         "not edited by hand. `rl-training report benchmarks/results/learning -o report.html` makes a page of them with all curves.\n"
     )
     yield (
-        "Each run is judged by fresh greedy episodes, 100 of them or as many as stand beside the task: *best* is the checkpoint "
-        "the run itself chose, *final* the policy after the "
-        "last update. "
-        "Over seeds we give the interquartile mean with its 95% stratified bootstrap interval (rliable, arXiv:2108.13264). "
-        "*P(better)* is the probability that a run's final policy beats one of the reference's, ties counting half; "
-        "*better* or *worse* is written only where its whole interval lies on one side of ½. "
-        "Anchors are published single runs of others: a comparison with one says where we stand, not who is better. "
-        "In brackets behind an algorithm: what its shipped config adds to it, such as returns over five steps (*5-step*).\n"
+        "Each run is judged by 100 fresh greedy episodes, or by the number that stands beside the task.\n\n"
+        "- *best* is the checkpoint the run itself chose, *final* the policy after the last update.\n"
+        "- *IQM* is the interquartile mean over seeds, with its 95% stratified bootstrap interval (rliable, arXiv:2108.13264).\n"
+        "- *P(better)* is the probability that a run's final policy beats one of the reference's; ties count half. "
+        "*Better* or *worse* is written only where its whole interval lies on one side of ½.\n"
+        "- *anchor* is a single run that others published: it says where we stand, not who is better.\n"
+        "- In brackets after an algorithm: what its shipped config adds to it, such as five-step returns (*5-step*).\n"
     )
     yield from at_a_glance([(suite, tasks) for suite, tasks in suites if suite.name in AT_A_GLANCE], statistics)
     for suite, tasks in suites:
