@@ -256,7 +256,7 @@ def test_an_interrupt_while_numpy_is_imported_ends_the_command(tmp_path: Path) -
 def test_an_interrupt_inside_any_import_is_one_line(tmp_path: Path, module: str) -> None:
     """Before the command line is there, inside it, and inside torch, whose import fails in several ways where something is raised."""
     done = interrupted_while_importing(module, "train", "dqn", "--env", "CartPole-v1", "--output-dir", str(tmp_path / "runs"))
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n") and not (tmp_path / "runs").exists()
+    assert (done.returncode, done.stderr) == (130, "interrupted\n") and not (tmp_path / "runs").exists()
 
 
 def interrupted_while_importing(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
