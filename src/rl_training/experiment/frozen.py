@@ -42,7 +42,7 @@ class FrozenDict(dict[str, Any]):
         key, value = (arguments[0], shown(arguments[1])) if len(arguments) == 2 and isinstance(arguments[0], str) else ("key", "...")
         raise ConfigError(f"{self._name} of a config cannot be changed in place; {changed_copy(self._name, key, value)}")
 
-    __setitem__ = __delitem__ = __ior__ = pop = popitem = clear = update = setdefault = _refuse  # type: ignore[assignment]
+    __setitem__ = __delitem__ = __ior__ = pop = popitem = clear = update = setdefault = _refuse
 
     def __reduce__(self) -> tuple[Any, ...]:  # a copy is whoever's makes it
         return dict, (dict(self),)
