@@ -197,6 +197,8 @@ def test_what_was_chosen_is_said(tmp_path: Path) -> None:
         ({}, {"torso": "mlp"}, SpaceError, "dqn with torso: mlp cannot learn from .*; leave torso out"),
         ({"dtype": np.float32, "high": 1}, {}, SpaceError, "gives its images as uint8"),
         ({}, {"torso_width": 2}, ConfigError, "torso_width needs torso: impala"),
+        ({}, {"torso": "impala", "torso_padding": "same"}, ConfigError, "torso_padding needs torso: nature"),
+        ({}, {"initialization": "he"}, ConfigError, "initialization must be"),
         ({}, {"torso": "minatar", "spectral_norm": True}, ConfigError, "spectral_norm needs torso: impala"),
         ({}, {"torso": "impala", "torso_width": 65}, ConfigError, "torso_width must be <= 64"),
     ],

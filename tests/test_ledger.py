@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import pickle
@@ -19,6 +20,7 @@ from rich.console import Console
 import ledger_runs
 from rl_training.cli import main
 from rl_training.errors import Interrupted, UserError
+from rl_training.experiment.config import TrainConfig
 from rl_training.ledger import runner
 from rl_training.ledger.display import Display
 from rl_training.ledger.judging import at_most, fallen_short, false_failures, pass_rate_at_least
@@ -275,6 +277,21 @@ def test_a_record_of_another_config_is_named_and_kept(
     assert "4 done, 0 to do" in out and "dqn__chain__seed1 was made with another algo_kwargs.gamma, total_timesteps" in out
     assert main(["ledger", str(suite_file), "--results", str(results), "--redo", "--dry-run"]) == 0
     assert "dqn__chain: there: seed 2; to do: seed 1 (200 steps each)" in capsys.readouterr().out
+
+
+def test_a_setting_that_a_record_does_not_know_had_its_default(plans: list[Plan], tmp_path: Path) -> None:
+    """One that stands under a switch counts where the switch was on."""
+    raw = ledger_runs.record("dqn__chain__seed1")
+    settings = plans[0].config.settings
+    (tmp_path / "dqn__chain__seed1.json").write_text(json.dumps({**raw, "config": {**raw["config"], "algo_kwargs": {}}}))
+    record = read_record(tmp_path / "dqn__chain__seed1.json")
+    own = {f"algo_kwargs.{key}" for key, value in settings if value != type(settings).model_fields[key].default}
+    found = {key for key in differences(record, plans[0]) if key.startswith("algo_kwargs")}
+    assert own and found == own
+
+    prioritized = {**plans[0].config.algo_kwargs, "prioritized": True, "prioritized_alpha": 0.9}
+    plan = dataclasses.replace(plans[0], config=TrainConfig(**{**plans[0].config.to_dict(), "algo_kwargs": prioritized}))
+    assert {key for key in differences(record, plan) if "priorit" in key} == {"algo_kwargs.prioritized"}
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"name": "a__seed1", "config": {}}'])

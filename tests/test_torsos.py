@@ -12,7 +12,7 @@ from rl_training.errors import ConfigError
 from rl_training.experiment.network_parts import image_torso
 from rl_training.models import build_actor_critic, build_q_network, make_distribution
 from rl_training.models.flat import flatten_parameters
-from rl_training.models.image_torsos import Activate, ImageTorso, ImpalaTorso, MinAtarTorso, NatureTorso
+from rl_training.models.image_torsos import Activate, ImageTorso, ImpalaTorso, MinAtarTorso, NatureTorso, same_padding
 from rl_training.models.mlp_layers import ACTIVATIONS
 from rl_training.models.spectral import SpectralConv2d
 
@@ -27,6 +27,21 @@ def test_natures_shape_and_size() -> None:
     assert torso.out_dim == 3136 and count(torso) == 4 * 32 * 64 + 32 + 32 * 64 * 16 + 64 + 64 * 64 * 9 + 64
     network = build_q_network((4, 84, 84), 4, hidden_sizes=[512], torso=torso)
     assert count(network) == 1_686_180
+
+
+def test_nature_with_its_border_kept() -> None:
+    """84 → 21 → 11 → 11: ⌈length / stride⌉ windows each, which take 4, 3 and 2 zeros more, half of them before; of 3 the odd one after."""
+    assert [same_padding(*side) for side in ((84, 8, 4), (21, 4, 2), (11, 3, 1))] == [(2, 2), (1, 2), (1, 1)]
+    assert same_padding(16, 2, 4) == (0, 0)  # windows that leave gaps need none
+    torso = NatureTorso((4, 84, 84), torso_padding="same")
+    assert torso.out_dim == 64 * 11 * 11 and count(torso) == count(NatureTorso((4, 84, 84)))
+    images = torch.randint(0, 256, (3, 4, 84, 84), dtype=torch.uint8)
+    x = images / 255
+    convolutions = [layer for layer in torso.modules() if isinstance(layer, nn.Conv2d)]
+    for layer, (before, after) in zip(convolutions, [(2, 2), (1, 2), (1, 1)], strict=True):
+        x = nn.functional.conv2d(nn.functional.pad(x, (before, after) * 2), layer.weight, layer.bias, layer.stride).relu()
+    torch.testing.assert_close(torso(images), x.flatten(1))
+    assert NatureTorso((4, 36, 50), torso_padding="same").out_dim == 64 * 5 * 7  # 36 → 9 → 5, 50 → 13 → 7
 
 
 def test_minatars_shape_and_size() -> None:

@@ -30,6 +30,8 @@ Tensors and arrays go to safetensors, the rest to JSON (arrays come back as tens
 ActivationName: TypeAlias = Literal["relu", "tanh", "elu", "gelu", "silu"]
 OptimizerName: TypeAlias = Literal["adam", "adamw", "radam"]
 LossName: TypeAlias = Literal["huber", "mse"]
+PaddingName: TypeAlias = Literal["valid", "same"]
+InitializationName: TypeAlias = Literal["torch", "xavier", "variance_scaling"]
 
 
 STATE_NAMES = ("initial_h", "initial_c")

@@ -51,6 +51,7 @@ class _ValueKeywords(_ConfigKeywords, total=False):
     torso: str
     torso_width: int
     spectral_norm: bool
+    torso_padding: Literal['valid', 'same']
     activation: Literal['relu', 'tanh', 'elu', 'gelu', 'silu']
     layer_norm: bool
     epsilon_start: float
@@ -69,6 +70,7 @@ class _ValueKeywords(_ConfigKeywords, total=False):
     epsilon_ladder: bool
     n_step: int
     double_q: bool
+    initialization: Literal['torch', 'xavier', 'variance_scaling']
     dueling: bool
     noisy: bool
     noisy_sigma: float
@@ -106,6 +108,7 @@ class _RecurrentKeywords(_ConfigKeywords, total=False):
     torso: str
     torso_width: int
     spectral_norm: bool
+    torso_padding: Literal['valid', 'same']
     activation: Literal['relu', 'tanh', 'elu', 'gelu', 'silu']
     layer_norm: bool
     recurrent_hidden_size: int
@@ -129,6 +132,7 @@ class _RecurrentKeywords(_ConfigKeywords, total=False):
     epsilon_ladder: bool
     n_step: int
     double_q: bool
+    initialization: Literal['torch', 'xavier', 'variance_scaling']
     dueling: bool
     noisy: bool
     noisy_sigma: float
@@ -174,6 +178,7 @@ class _PPOKeywords(_ConfigKeywords, total=False):
     torso: str
     torso_width: int
     spectral_norm: bool
+    torso_padding: Literal['valid', 'same']
     activation: Literal['relu', 'tanh', 'elu', 'gelu', 'silu']
     layer_norm: bool
     num_steps: int
@@ -202,6 +207,7 @@ class _RecurrentPPOKeywords(_ConfigKeywords, total=False):
     torso: str
     torso_width: int
     spectral_norm: bool
+    torso_padding: Literal['valid', 'same']
     activation: Literal['relu', 'tanh', 'elu', 'gelu', 'silu']
     layer_norm: bool
     recurrent_hidden_size: int
@@ -236,6 +242,7 @@ class _PQNKeywords(_ConfigKeywords, total=False):
     torso: str
     torso_width: int
     spectral_norm: bool
+    torso_padding: Literal['valid', 'same']
     activation: Literal['relu', 'tanh', 'elu', 'gelu', 'silu']
     layer_norm: bool
     epsilon_start: float
@@ -261,6 +268,7 @@ class _RecurrentPQNKeywords(_ConfigKeywords, total=False):
     torso: str
     torso_width: int
     spectral_norm: bool
+    torso_padding: Literal['valid', 'same']
     activation: Literal['relu', 'tanh', 'elu', 'gelu', 'silu']
     layer_norm: bool
     recurrent_hidden_size: int

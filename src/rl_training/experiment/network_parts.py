@@ -139,7 +139,8 @@ def _known(name: str, table: Sequence[str] | dict[str, Any]) -> str:
 
 
 _LAYERS = ("activation", "layer_norm")
-_add_torso("nature", TorsoSpec("rl_training.models.image_torsos:NatureTorso", ("image",), _LAYERS, layers=512, takes_high=True))
+_NATURE = ("torso_padding", *_LAYERS)
+_add_torso("nature", TorsoSpec("rl_training.models.image_torsos:NatureTorso", ("image",), _NATURE, layers=512, takes_high=True))
 _add_torso(
     "impala",
     TorsoSpec(

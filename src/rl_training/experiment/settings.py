@@ -18,7 +18,7 @@ from rl_training.experiment.explain import did_you_mean, one_line
 from rl_training.experiment.frozen import Frozen, changed_copy
 from rl_training.experiment.network_parts import known_core, known_torso
 from rl_training.experiment.schedules import OrSchedule, Schedule
-from rl_training.types import ActivationName, LossName, OptimizerName
+from rl_training.types import ActivationName, InitializationName, LossName, OptimizerName, PaddingName
 
 Unit = Annotated[float, Field(ge=0.0, le=1.0)]
 Positive = Annotated[float, Field(gt=0.0)]
@@ -62,6 +62,7 @@ CATEGORICAL = Needs("head", ("categorical",))
 QUANTILE = Needs("head", ("quantile", "implicit"))
 IMPLICIT = Needs("head", ("implicit",))
 IMPALA = Needs("torso", ("impala",))
+NATURE = Needs("torso", ("nature",))
 MUNCHAUSEN = Needs("munchausen", (True,))
 NO_EPSILON = Needs("epsilon", (None,))
 
@@ -120,6 +121,7 @@ class LearningSettings(Settings):
     torso: Annotated[str, AfterValidator(known_torso)] = "auto"
     torso_width: Annotated[int, Field(ge=1, le=64), IMPALA] = 1  # times its channels
     spectral_norm: Annotated[bool, IMPALA] = False  # of its residual convolutions
+    torso_padding: Annotated[PaddingName, NATURE] = "valid"  # of its convolutions
     activation: ActivationName = "relu"  # between layers
     layer_norm: bool = False  # before each activation
 
@@ -165,6 +167,7 @@ class ValueSettings(ExploringSettings):
     epsilon_ladder: bool = False  # a constant ε per environment, from exploring to nearly greedy (arXiv:1803.00933)
     n_step: Window = 1
     double_q: bool = False
+    initialization: InitializationName = "torch"  # of the torso's and head's layers
     dueling: bool = False
     noisy: bool = False
     noisy_sigma: Annotated[Positive, Needs("noisy", (True,))] = 0.5

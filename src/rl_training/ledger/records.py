@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from rl_training.errors import UserError
 from rl_training.experiment.files import Lock, read_json, reason, write_json
+from rl_training.experiment.settings import Settings
 from rl_training.ledger.suites import Plan, group_of
 
 Policy = Literal["best", "final"]
@@ -152,10 +153,21 @@ def by_group(records: Iterable[Record]) -> dict[str, list[Record]]:
 def differences(record: Record, plan: Plan) -> tuple[str, ...]:
     """The keys in which a record's config is not the plan's: it was measured before the config or the suite was changed.
 
-    A key that only one of them knows (the package has since gained or lost it) says nothing.
+    A setting that the package has since gained had its default then. Any other key that only one of them knows says nothing.
     """
     now = plan.config.to_dict()
-    return tuple(_differing({key: value for key, value in record.config.items() if key not in CIRCUMSTANCES}, now, ""))
+    then = {key: value for key, value in record.config.items() if key not in CIRCUMSTANCES}
+    settings = then.get("algo_kwargs")
+    if isinstance(settings, dict):
+        then["algo_kwargs"] = {**_gained(settings, plan.config.settings), **settings}
+    return tuple(_differing(then, now, ""))
+
+
+def _gained(then: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
+    """The defaults of settings that a record does not have, though what they stand under was switched on."""
+    new = [key for key in type(settings).model_fields if key not in then and all(need.met(then) for need in settings.needs(key))]
+    defaults: dict[str, Any] = json.loads(json.dumps({key: type(settings).model_fields[key].default for key in new}))
+    return defaults
 
 
 def _differing(then: Mapping[str, Any], now: Mapping[str, Any], prefix: str) -> Iterable[str]:

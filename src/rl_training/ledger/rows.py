@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from rl_training.experiment.config import TrainConfig
 from rl_training.ledger.beside import Line
@@ -66,14 +66,16 @@ def _row(group: Group, records: Sequence[Record]) -> Row:
     title = f"`{plan.config.algo}`" + (f" ({group.note})" if group.note else "")
     stale = sorted({key for record in records for key in differences(record, plan)})
     row = _split(title, plan.config.algo, [each.config.seed for each in group.plans], records, tuple(stale))
-    return replace(
-        row, added=tuple(_added(plan.config)), published=group.published, env_id=plan.config.env_id, steps=plan.config.total_timesteps
-    )
+    added = tuple(_added(plan.config, records[0].config.get("algo_kwargs", {}) if records else {}))
+    return replace(row, added=added, published=group.published, env_id=plan.config.env_id, steps=plan.config.total_timesteps)
 
 
-def _added(config: TrainConfig) -> Iterator[str]:
-    """What a config adds to what its algorithm is by default: a DQN with five-step returns is not quite DQN, and the tables say so."""
-    used, own = config.settings.to_dict(), config.spec.parse({}).to_dict()
+def _added(config: TrainConfig, measured: Mapping[str, Any]) -> Iterator[str]:
+    """What a config adds to what its algorithm is by default: a DQN with five-step returns is not quite DQN, and the tables say so.
+
+    measured: the settings of its records, which count before what the config says today.
+    """
+    used, own = {**config.settings.to_dict(), **measured}, config.spec.parse({}).to_dict()
     if used.get("n_step", 1) != own.get("n_step", 1):
         yield f"{used['n_step']}-step"
     yield from (word for key, word in OPTIONS.items() if used.get(key) and not own.get(key))

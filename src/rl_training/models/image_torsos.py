@@ -19,7 +19,7 @@ from rl_training.errors import ConfigError
 from rl_training.models.mlp_layers import ACTIVATIONS, NORM_EPS
 from rl_training.models.spectral import SpectralConv2d
 from rl_training.models.torsos import Torso
-from rl_training.types import ActivationName
+from rl_training.types import ActivationName, PaddingName
 
 
 class ImageTorso(Torso):
@@ -81,19 +81,47 @@ class Activate(nn.Module):
 class NatureTorso(ImageTorso):
     """DQN's convolutions (Mnih et al. 2015, Nature 518, "Methods"): 32 of 8 × 8 by 4, 64 of 4 × 4 by 2, 64 of 3 × 3 by 1, with ReLU.
 
-    Of 84 × 84 images come 3,136 features; the paper's 512 units that follow are the row's `hidden_sizes`.
+    Of 84 × 84 images come 7 × 7 × 64 = 3,136 features; the paper's 512 units that follow are the row's `hidden_sizes`. With `torso_padding:
+    same`, as Dopamine has it, zeros around each layer's input keep the border, and 11 × 11 × 64 = 7,744 come.
     """
 
     name = "nature"
     smallest = 36
 
     def __init__(
-        self, obs_shape: Sequence[int], high: float = 255.0, *, activation: ActivationName = "relu", layer_norm: bool = False
+        self,
+        obs_shape: Sequence[int],
+        high: float = 255.0,
+        *,
+        torso_padding: PaddingName = "valid",
+        activation: ActivationName = "relu",
+        layer_norm: bool = False,
     ) -> None:
-        channels, _, _ = self.require_size(obs_shape)
-        sizes = ((channels, 32, 8, 4), (32, 64, 4, 2), (64, 64, 3, 1))
-        layers = [part for i, o, k, stride in sizes for part in (nn.Conv2d(i, o, k, stride), Activate(o, activation, layer_norm))]
+        channels, *size = self.require_size(obs_shape)
+        layers: list[nn.Module] = []
+        for out, kernel, stride in ((32, 8, 4), (64, 4, 2), (64, 3, 1)):
+            convolution = nn.Conv2d(channels, out, kernel, stride)
+            if torso_padding == "same":
+                layers += pad_same(convolution, size)
+                size = [-(-length // stride) for length in size]
+            layers += [convolution, Activate(out, activation, layer_norm)]
+            channels = out
         super().__init__(obs_shape, nn.Sequential(*layers), high)
+
+
+def pad_same(convolution: nn.Conv2d, size: Sequence[int]) -> list[nn.Module]:
+    """Lets it see zeros around images of `size` [H, W], by its own padding or by the layer returned, which then goes before it."""
+    height, width = (same_padding(*side) for side in zip(size, convolution.kernel_size, convolution.stride, strict=True))
+    if height[0] != height[1] or width[0] != width[1]:
+        return [nn.ZeroPad2d((*width, *height))]
+    convolution.padding = height[0], width[0]
+    return []
+
+
+def same_padding(length: int, kernel: int, stride: int) -> tuple[int, int]:
+    """Zeros before and after a side so that ⌈length / stride⌉ windows fit, an odd one after: what TensorFlow and JAX call SAME."""
+    total = max((-(-length // stride) - 1) * stride + kernel - length, 0)
+    return total // 2, total - total // 2
 
 
 class MinAtarTorso(ImageTorso):

@@ -19,6 +19,7 @@ from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.network_parts import make_torso
 from rl_training.experiment.settings import ValueSettings
 from rl_training.models.build import build_q_network
+from rl_training.models.initialization import initialize
 from rl_training.models.network import ValueNetwork, is_value_network
 from rl_training.models.q_network import QNetwork
 from rl_training.runtime.replay_place import place_replay
@@ -36,7 +37,7 @@ from rl_training.runtime.value_based import (
 
 
 def build_network(settings: ValueSettings, spaces: Mapping[str, Any]) -> QNetwork:
-    return build_q_network(
+    network = build_q_network(
         spaces["obs_shape"],
         spaces["num_actions"],
         hidden_sizes=settings.hidden_sizes,
@@ -44,6 +45,7 @@ def build_network(settings: ValueSettings, spaces: Mapping[str, Any]) -> QNetwor
         head=settings.head,
         **head_keywords(settings),
     )
+    return initialize(network, settings.initialization)
 
 
 def build_learner(setup: Setup, settings: ValueSettings, network: ValueNetwork, rule: Rule | None, backup: Backup | None) -> QLearner:

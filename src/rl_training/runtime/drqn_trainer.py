@@ -17,6 +17,7 @@ from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.network_parts import core_maker, make_torso
 from rl_training.experiment.settings import RecurrentPQNSettings, RecurrentSettings
 from rl_training.models.heads import HeadKeywords, HeadKind
+from rl_training.models.initialization import initialize
 from rl_training.models.network import is_recurrent_value_network
 from rl_training.models.recurrent import RecurrentQNetwork, recurrent_q_parts
 from rl_training.runtime.replay_place import place_replay
@@ -35,7 +36,7 @@ from rl_training.runtime.value_based import (
 
 
 def build_network(settings: RecurrentSettings, spaces: Mapping[str, Any]) -> RecurrentQNetwork:
-    return recurrent_network(settings, spaces, settings.head, **head_keywords(settings))
+    return initialize(recurrent_network(settings, spaces, settings.head, **head_keywords(settings)), settings.initialization)
 
 
 def recurrent_network(
