@@ -30,6 +30,7 @@ from rl_training.envs.normalize import ObservationNormalizer, RewardNormalizer
 from rl_training.envs.restoring import EpisodeKeeper, Workers
 from rl_training.envs.spaces import describe_action_space, first_action
 from rl_training.envs.stacking import FrameStacker, require_stack
+from rl_training.envs.tally import Tally
 from rl_training.errors import CheckpointError, RunError, UserError, warn
 from rl_training.types import EnvStep, Episode, RawStep, State
 
@@ -106,10 +107,7 @@ class VectorEnvs:
         self._floats = self._dtype is not None and np.issubdtype(self._dtype, np.floating)
         self._shape = (num, *(self.single_observation_space.shape or ()))
         self._finite = np.ones(self._shape if self._floats else 0, np.bool_)  # observations [E, ...]
-        self._returns = np.zeros(num, np.float64)
-        self._tick = 0  # vector steps; an episode's length is the ticks since it began
-        self._began = np.zeros(num, np.int64)
-        self._finished = np.zeros((2, num), np.int64)  # episodes finished, and the steps in them
+        self._tally = Tally(num, first_index)
         self._stacker: FrameStacker | None = None
         self.frame_stack = require_stack(frame_stack, images=self.image is not None)
         if self.image is not None and self.frame_stack > 1:
@@ -137,8 +135,7 @@ class VectorEnvs:
             self._resets = first_episode
             if self.exact_resume:
                 self._workers.set_attr("next_episode", [first_episode] * self.num_envs)
-        self._returns[:] = 0.0
-        self._began[:] = self._tick
+        self._tally.reset()
         self._waiting = None
         if self.reward_normalizer is not None:
             self.reward_normalizer.reset()
@@ -156,8 +153,8 @@ class VectorEnvs:
         except RunError:
             raise
         except FAILURES as error:  # a backend without our wrapper may raise anything: it is chained, never swallowed
-            raise RunError(f"the environments raised {one_line(error)} at vector step {self._tick + 1}") from error
-        self._tick += 1
+            raise RunError(f"the environments raised {one_line(error)} at vector step {self._tally.tick + 1}") from error
+        self._tally.tick += 1
         obs = self._read(raw)
         final_obs, valid, is_first = obs, self.all_valid, self._none
         episodes: tuple[Episode, ...] = ()
@@ -173,8 +170,8 @@ class VectorEnvs:
             rewards = np.where(is_first, 0.0, rewards)
             if some_ended:
                 terminated[is_first] = truncated[is_first] = False
-            self._began[is_first] = self._tick
-        self._returns = self._returns + rewards  # in place it takes NumPy several times as long, for an array of one
+            self._tally.begin(is_first)
+        self._tally.add(rewards)
         if self._floats:
             np.isfinite(obs, out=self._finite)
         if not rewards.dot(rewards) < UNSUSPICIOUS or np.count_nonzero(self._finite) < self._finite.size:
@@ -190,7 +187,7 @@ class VectorEnvs:
             truncated &= ~terminated
             if self._mode is AutoresetMode.SAME_STEP:
                 final_obs = self._final_obs(obs, ended, infos)
-            episodes = self._count(ended)
+            episodes = self._tally.finish(ended)
             if self._mode is AutoresetMode.NEXT_STEP:
                 self._waiting = ended
             else:
@@ -237,9 +234,7 @@ class VectorEnvs:
     def state_dict(self) -> State:
         state: State = {
             "obs": self._raw.copy(),
-            "returns": self._returns.copy(),
-            "lengths": self._tick - self._began,
-            "finished": self._finished.copy(),
+            **self._tally.state_dict(),
             "waiting": self._none.copy() if self._waiting is None else self._waiting.copy(),
             "resets": self._resets,
             "statistics": self.statistics(),
@@ -257,11 +252,11 @@ class VectorEnvs:
             raise CheckpointError("the checkpoint's environments cannot be played again: it was made with vectorization native")
         self.load_statistics(state["statistics"])
         self._resets = state["resets"]
-        self._tick, self._finished = 0, saved["finished"]
+        self._tally.load_state_dict(saved, self._none)
         if self._episodes is None:
             if self.reward_normalizer is not None:
                 self.reward_normalizer.reset()
-            self._returns[:], self._began[:], self._waiting = 0.0, 0, None
+            self._waiting = None
             seed = episode_seed(self._seed, self._stream, self._first_index, self._resets)
             self._resets += 1
             return Restored(self._arrive(self._read(self._guarded_reset(seed=seed)), self.all_valid), self._none)
@@ -272,8 +267,7 @@ class VectorEnvs:
         if self._stacker is not None:
             self._stacker.load(saved["stacks"])
         self._arrive(obs, ~restored)
-        self._returns = np.where(restored, saved["returns"], 0.0)
-        self._began = np.where(restored, -saved["lengths"], 0)
+        self._tally.load_state_dict(saved, restored)
         waiting = saved["waiting"] & restored
         self._waiting = waiting if waiting.any() else None
         if self.reward_normalizer is not None:
@@ -323,11 +317,11 @@ class VectorEnvs:
 
     def _mask_failure(self, error: MaskError) -> Exception:
         if error.env_index is None:
-            return self._failure(f"the environments gave {error} at vector step {self._tick}")
-        return self._failure(f"environment {self._first_index + error.env_index} gave {error} at {self._place(error.env_index)}")
+            return self._failure(f"the environments gave {error} at vector step {self._tally.tick}")
+        return self._failure(f"environment {self._first_index + error.env_index} gave {error} at {self._tally.place(error.env_index)}")
 
     def _failure(self, text: str) -> Exception:
-        return RunError(text) if self._tick else UserError(text)
+        return RunError(text) if self._tally.tick else UserError(text)
 
     def _read(self, raw: Any) -> Array:
         """The backend's observations as ours: a copy, since it may reuse its arrays."""
@@ -339,7 +333,9 @@ class VectorEnvs:
             with np.errstate(over="ignore"):  # what float32 cannot hold is found and named afterwards
                 obs = np.array(raw, self._dtype)
         if obs.shape != self._shape:
-            raise self._failure(f"the environments gave observations of shape {obs.shape}, not {self._shape}, at vector step {self._tick}")
+            raise self._failure(
+                f"the environments gave observations of shape {obs.shape}, not {self._shape}, at vector step {self._tally.tick}"
+            )
         return obs
 
     def _arrive(self, obs: Array, new: Array) -> Array:
@@ -353,15 +349,6 @@ class VectorEnvs:
             obs, _ = self.observation_normalizer.step(obs, obs, new, self._none)
         self.obs = obs
         return obs
-
-    def _count(self, ended: Array) -> tuple[Episode, ...]:
-        lengths = self._tick - self._began
-        episodes = tuple(Episode(self._first_index + int(i), float(self._returns[i]), int(lengths[i])) for i in np.flatnonzero(ended))
-        self._finished[0, ended] += 1
-        self._finished[1, ended] += lengths[ended]
-        self._returns[ended] = 0.0
-        self._began[ended] = self._tick
-        return episodes
 
     def _final_obs(self, obs: Array, ended: Array, infos: dict[str, Any]) -> Array:
         if "final_obs" not in infos:
@@ -394,12 +381,7 @@ class VectorEnvs:
         shown = " ".join(np.array2string(values[index], threshold=8).split())
         too_large = " in float32" if np.isfinite(values[index]).all() else ""
         where = f"environment {self._first_index + index}"
-        raise self._failure(f"{where} gave {what} that is not finite{too_large} at {self._place(index)}: {shown}")
-
-    def _place(self, index: int) -> str:
-        """Where an environment is, for an error about it."""
-        length = int(self._tick - self._began[index])
-        return f"its step {int(self._finished[1, index]) + length} (step {length} of its episode {int(self._finished[0, index])})"
+        raise self._failure(f"{where} gave {what} that is not finite{too_large} at {self._tally.place(index)}: {shown}")
 
 
 def _as_read(space: gym.Space[Any]) -> gym.Space[Any]:
