@@ -78,7 +78,7 @@ class FlatAdam:
         self.parameters, self.eps, self.betas, self.kind, self.weight_decay = parameters, eps, betas, kind, weight_decay
         self.grad = torch.zeros_like(parameters)
         pieces = torch.split(self.grad, [math.prod(shape) for shape in shapes])
-        self._grads = [piece.view(tuple(shape)) for piece, shape in zip(pieces, shapes, strict=True)]  # views of `grad`
+        self.grads = [piece.view(tuple(shape)) for piece, shape in zip(pieces, shapes, strict=True)]  # views of `grad`
         self._zeros = parameters.new_zeros(())
         self.mean, self.variance = torch.zeros_like(parameters), torch.zeros_like(parameters)
         self.steps = torch.zeros((), device=parameters.device)
@@ -97,8 +97,10 @@ class FlatAdam:
 
     @torch.no_grad()
     def step(self, grads: Sequence[Tensor | None], learning_rate: float | Tensor, max_grad_norm: float | None) -> None:
-        """grads: of the parameters in their order in the flat tensor; None where the loss does not depend on one."""
-        torch._foreach_copy_(self._grads, [self._zeros if g is None else g for g in grads])
+        """grads: of the parameters in their order in the flat tensor; None where the loss does not depend on one. `self.grads` itself is
+        what was written there."""
+        if grads is not self.grads:
+            torch._foreach_copy_(self.grads, [self._zeros if g is None else g for g in grads])
         if max_grad_norm is not None:
             self._clip(max_grad_norm)
         self.steps += 1

@@ -44,7 +44,9 @@ def episode_seed(seed: int, stream: str, env_index: int, episode: int) -> int:
 
     `stream` ("train", "evaluation", ...) keeps purposes apart: two streams of one run seed share no episodes.
     """
-    sequence = np.random.SeedSequence((seed, zlib.crc32(stream.encode()), env_index, episode))
+    words = (seed, zlib.crc32(stream.encode()), env_index, episode)
+    # The same entropy in half the time, where each is one word of it: NumPy looks at Python's numbers one by one.
+    sequence = np.random.SeedSequence(words if max(words) >> 32 else np.array(words, np.uint32))
     return int(sequence.generate_state(1)[0]) >> 1
 
 

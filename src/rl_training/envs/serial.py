@@ -67,7 +67,9 @@ class SerialVectorEnv(VectorEnv[Any, Any, Any]):
             obs, self._rewards[i], terminated, truncated, info = env.step(action)
             self._terminated[i], self._truncated[i] = terminated, truncated
             if terminated or truncated:
-                infos.setdefault("final_obs", np.full(self.num_envs, None, dtype=object))[i] = obs
+                if "final_obs" not in infos:
+                    infos["final_obs"] = np.full(self.num_envs, None, dtype=object)
+                infos["final_obs"][i] = obs
                 if self._masks is not None:
                     infos.setdefault("final_info", {MASK: np.zeros_like(self._masks)})[MASK][i] = info[MASK]
                 obs, info = env.reset()

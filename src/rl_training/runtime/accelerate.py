@@ -114,7 +114,7 @@ def accelerate_learner(learner: QLearner | PPO | PQN) -> None:
     """Make the learner's own parts fast: the gradient by hand and the rule's loops in numba, where both have such a form."""
     if not speed_is_on():
         return
-    from rl_training.speed import allocator, hand_gradients, hand_policy
+    from rl_training.speed import allocator, hand_gradients, hand_policy, normed_stack
     from rl_training.speed.numba_rules import numba_rule
 
     allocator.keep_freed_memory()
@@ -123,6 +123,7 @@ def accelerate_learner(learner: QLearner | PPO | PQN) -> None:
         return
     if isinstance(learner, PQN):
         hand_gradients.use_hand_gradients_of_returns(learner)
+        normed_stack.use_normed_stack(learner)
         return
     if learner.optimizer.parameters.device.type == "cpu":
         learner.rule = numba_rule(learner.rule)
@@ -184,9 +185,10 @@ def accelerate_acting(actor: Actor, device: torch.device, *, compile: bool) -> N
     if not speed_is_on():
         return
     if device.type == "cpu":
+        from rl_training.speed.normed_stack import normed_forward
         from rl_training.speed.numpy_pass import numpy_forward
 
-        actor.use_forward(numpy_forward)
+        actor.use_forward(lambda *example: numpy_forward(*example) or normed_forward(*example))
     elif compile and device.type == "cuda":
         from rl_training.speed.graphs import GraphedForward
 

@@ -14,10 +14,10 @@ import numpy as np
 from rl_training.types import Array
 
 # Reordering of sums is what lets the compiler use vector instructions. Not `nnan`: a diverged network must show as NaN.
-_REORDER = {"reassoc", "contract", "nsz", "arcp"}
+REORDER = {"reassoc", "contract", "nsz", "arcp"}
 
 
-@numba.njit(cache=True, fastmath=_REORDER)
+@numba.njit(cache=True, fastmath=REORDER)
 def quantile_huber_kernel(theta: Array, tau: Array, target: Array, kappa: Any, loss: Array, gradient: Array, mean_abs: Array) -> None:
     """Fills `loss` [R], `gradient` = ∂loss/∂theta [R, N] and `mean_abs` = mean_ij |u_ij| [R]; see `quantile_huber_loss`.
 
