@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import zlib
 from contextlib import nullcontext
 from typing import Any
 
@@ -361,6 +362,13 @@ def test_another_number_of_environments_is_refused() -> None:
     envs.reset()
     with pytest.raises(CheckpointError, match="2 environments, this run has 3"):
         make_envs("CartPole-v1", num_envs=3, seed=0).load_state_dict(envs.state_dict())
+
+
+@pytest.mark.parametrize("parts", [(0, 0, 0), (7, 3, 12_345), ((1 << 32) - 1, 1, 2), (1 << 32, 1, 2), ((1 << 63) + 5, 0, 9)])
+def test_an_episodes_seed_is_numpys_seed_sequence_of_its_parts(parts: tuple[int, int, int]) -> None:
+    seed, env_index, episode = parts
+    sequence = np.random.SeedSequence((seed, zlib.crc32(b"train"), env_index, episode))
+    assert episode_seed(seed, "train", env_index, episode) == int(sequence.generate_state(1)[0]) >> 1
 
 
 def test_an_evaluation_can_repeat_its_episodes_and_never_meets_those_of_training() -> None:

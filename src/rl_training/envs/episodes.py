@@ -213,8 +213,11 @@ class ReplayableEpisodes(gym.Wrapper[Any, Any, Any, Any]):
         if self._shape is None:
             return obs
         try:
-            with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, which the adapter sees
-                array = np.asarray(obs, self._dtype)
+            if type(obs) is np.ndarray and obs.dtype == self._dtype:
+                array = obs
+            else:
+                with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, which the adapter sees
+                    array = np.asarray(obs, self._dtype)
         except FAILURES as error:  # text, or lists of unequal lengths
             raise self._failure(error) from error
         if array.shape != self._shape:

@@ -45,6 +45,7 @@ class SerialVectorEnv(VectorEnv[Any, Any, Any]):
         self._rewards = np.zeros(self.num_envs, np.float64)
         self._terminated = np.zeros(self.num_envs, np.bool_)
         self._truncated = np.zeros(self.num_envs, np.bool_)
+        self._some_ended = False  # in the last step
         self._masks: Array | None = None  # [E, A] bool, where the environments give action masks in their infos
         self._has_mask = np.zeros(self.num_envs, np.bool_)
         self._lives: Array | None = None  # [E], where the environments count them in their infos
@@ -63,24 +64,30 @@ class SerialVectorEnv(VectorEnv[Any, Any, Any]):
 
     def step(self, actions: Any) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
         infos: dict[str, Any] = {}
+        held, rewards, masks, lives = self._obs, self._rewards, self._masks, self._lives
+        if self._some_ended:  # flags are written where an episode ends, and taken back here
+            self._terminated.fill(False)
+            self._truncated.fill(False)
+            self._some_ended = False
         for i, (env, action) in enumerate(zip(self.envs, actions, strict=True)):
-            obs, self._rewards[i], terminated, truncated, info = env.step(action)
-            self._terminated[i], self._truncated[i] = terminated, truncated
+            obs, rewards[i], terminated, truncated, info = env.step(action)
             if terminated or truncated:
+                self._some_ended = True
+                self._terminated[i], self._truncated[i] = terminated, truncated
                 if "final_obs" not in infos:
                     infos["final_obs"] = np.full(self.num_envs, None, dtype=object)
                 infos["final_obs"][i] = obs
-                if self._masks is not None:
-                    infos.setdefault("final_info", {MASK: np.zeros_like(self._masks)})[MASK][i] = info[MASK]
+                if masks is not None:
+                    infos.setdefault("final_info", {MASK: np.zeros_like(masks)})[MASK][i] = info[MASK]
                 obs, info = env.reset()
-            self._obs[i] = obs
-            if self._masks is not None:
-                self._masks[i] = info[MASK]
-            if self._lives is not None:
-                self._lives[i] = info[LIVES]
-        if self._masks is not None or self._lives is not None:
+            held[i] = obs
+            if masks is not None:
+                masks[i] = info[MASK]
+            if lives is not None:
+                lives[i] = info[LIVES]
+        if masks is not None or lives is not None:
             infos |= self._infos()
-        return self._obs, self._rewards, self._terminated, self._truncated, infos
+        return held, rewards, self._terminated, self._truncated, infos
 
     def _keep_mask(self, index: int, mask: Array) -> None:
         if self._masks is None:

@@ -374,9 +374,9 @@ class VectorEnvs:
 
     def _require_finite(self, what: str, values: Array, finite: Array | None = None) -> None:
         """values: [E, ...]; finite: [E], where more is asked than that the values are."""
-        good = np.isfinite(values.reshape(self.num_envs, -1)).all(axis=1) if finite is None else finite
-        if np.all(good):
+        if np.isfinite(values).all() if finite is None else finite.all():
             return
+        good = np.isfinite(values.reshape(self.num_envs, -1)).all(axis=1) if finite is None else finite
         index = int(np.argmin(good))
         shown = " ".join(np.array2string(values[index], threshold=8).split())
         too_large = " in float32" if np.isfinite(values[index]).all() else ""
