@@ -1,4 +1,4 @@
-"""The on-policy loop: collect a rollout, learn from it, forget it. PPO and recurrent PPO train here."""
+"""The on-policy loop: collect a rollout, learn from it, forget it. PPO, PQN and their recurrent forms train here."""
 
 from __future__ import annotations
 
