@@ -347,7 +347,8 @@ def pages() -> dict[Path, str]:
     lines += more
     lines += actors(missing)
     lines += section("PPO and recurrent PPO, the whole loop on the CPU", "on_policy", missing)
-    lines += section("PQN, the whole loop on the CPU", "pqn_cpu", missing, "The single file is PQN in the manner of CleanRL.")
+    pqn = "The single file is PQN in the manner of CleanRL. By processor time (`--clock cpu`), on a machine that others used."
+    lines += section("PQN, the whole loop on the CPU", "pqn_cpu", missing, pqn)
     left = f"Not measured yet: {', '.join(missing)} (`make bench`; the GPU's part is `python -m benchmarks.gpu`)." if missing else ""
     page = PROSE.read_text(encoding="utf-8").format(tables="\n".join(lines).rstrip(), missing=left, enough=BREAK_EVEN_UPDATES)
     return {PAGE: page.rstrip() + "\n", **images}
