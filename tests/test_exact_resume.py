@@ -45,7 +45,7 @@ def atari_config(algo: str, vectorization: str, *, total_timesteps: int, screen_
     config = run_config(algo, num_envs=2, total_timesteps=total_timesteps)
     config |= {"env_id": "ALE/Pong-v5", "vectorization": vectorization, "eval_interval": 0, "eval_episodes": 1, "eval_max_steps": 10}
     config["env_kwargs"] = {"preset": "dopamine", "noop_max": 8, "screen_size": screen_size}
-    config["algo_kwargs"] |= {"torso": "nature", "hidden_sizes": [16]}
+    config["algo_kwargs"] |= {"torso": "nature", "torso_padding": "same", "initialization": "variance_scaling", "hidden_sizes": [16]}
     return config
 
 

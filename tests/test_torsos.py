@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -62,7 +63,7 @@ def test_impalas_shape_and_size(pool: int | None, out_dim: int) -> None:
 
 
 @pytest.mark.parametrize("high", [1, 15, 255])
-@pytest.mark.parametrize("make", [NatureTorso, MinAtarTorso, ImpalaTorso])
+@pytest.mark.parametrize("make", [NatureTorso, partial(NatureTorso, torso_padding="same"), MinAtarTorso, ImpalaTorso])
 def test_bytes_are_divided_by_high_inside(make: Any, high: int) -> None:
     torso = make((2, 36, 40), high=high)
     images = torch.randint(0, high + 1, (3, 2, 36, 40), dtype=torch.uint8)
