@@ -346,6 +346,11 @@ def test_a_signal_saves_then_leaves(here: Path, signum: signal.Signals, code: in
     assert os.readlink(latest) in err.splitlines()[-1]  # the checkpoint it saved is the one it names
 
 
+def test_ctrl_c_outside_of_a_run_is_said(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workflows, "train", lambda *_, **__: signal.raise_signal(signal.SIGINT))
+    assert cli.refused("train", "--config", "small.yaml", "--quiet", code=130) == "interrupted"
+
+
 def test_ctrl_c_again_and_again_while_the_command_is_leaving_changes_nothing(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: Any, **__: Any) -> Any:
         with signals.listening():

@@ -37,8 +37,12 @@ if TYPE_CHECKING:
 
 __all__ = ["app", "load_config", "main"]
 
+WELCOME = """Deep reinforcement learning in PyTorch.
+
+Start with: rl-training train dqn --env CartPole-v1
+"""
 # Plain help: rich would take half of the start-up time. Errors are shown by `main`, in one line.
-app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, help="Deep reinforcement learning in PyTorch.")
+app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, help=WELCOME)
 COMMANDS: dict[str, Callable[..., None]] = {
     "train": train,
     "resume": resume,
@@ -69,7 +73,7 @@ def __getattr__(name: str) -> Any:
 def root(
     ctx: typer.Context,
     version: bool = typer.Option(False, "--version", help="Print the version."),
-    imports: list[str] = typer.Option([], "--import", metavar="MODULE", help="Import a module of yours first: it may register rows."),
+    imports: list[str] = typer.Option([], "--import", metavar="MODULE", help="Import a module of yours first: it may register algorithms and environments."),
 ) -> None:
     for module in imports:
         _import(module)
@@ -146,8 +150,12 @@ class _OneInterrupt:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; its exit code."""
     signals.forget()
-    with _OneInterrupt(to_the_end=argv is None).listening():
-        return _run(argv)
+    interrupt = _OneInterrupt(to_the_end=argv is None)
+    with interrupt.listening():
+        code = _run(argv)
+        if interrupt.leaving and code == 130:  # nobody has said so: typer makes an exit code of it
+            print("interrupted", file=sys.stderr)
+        return code
 
 
 def _run(argv: Sequence[str] | None) -> int:
@@ -170,6 +178,5 @@ def _run(argv: Sequence[str] | None) -> int:
         say("error", error)
         code = 1
     except (typer.Abort, KeyboardInterrupt):
-        print("interrupted", file=sys.stderr)
         code = 130
     return code if isinstance(code, int) else 0

@@ -15,7 +15,7 @@ from rl_training.errors import UserError
 if TYPE_CHECKING:
     from rl_training.experiment.shipped import Shipped
 
-configs_app = typer.Typer(rich_markup_mode=None, help="The shipped configs: list them, show one, copy one; a schema for editors.")
+configs_app = typer.Typer(rich_markup_mode=None, help="List, show or copy the shipped configs.")
 
 
 @configs_app.callback(invoke_without_command=True)
@@ -34,7 +34,7 @@ def configs(
 
 @configs_app.command("list")
 def list_configs() -> None:
-    """The shipped configs by task, the best first, each by the name that `train --config` takes."""
+    """List the shipped configs by task, the best first. `train --config` takes their names."""
     from rl_training.experiment.shipped import describe_shipped, reached
     from rl_training.ledger.text import number
 
@@ -62,7 +62,7 @@ CONFIG_NAME = typer.Argument(..., metavar="NAME", help="Such as dqn/cartpole.", 
 
 @configs_app.command("show")
 def show_config(name: str = CONFIG_NAME) -> None:
-    """Print a config, with the place it is in."""
+    """Print a config, and where its file is."""
     from rl_training.experiment.config import find_config, load_config
 
     load_config(name)  # what cannot be trained is not shown as if it could
@@ -73,7 +73,7 @@ def show_config(name: str = CONFIG_NAME) -> None:
 @configs_app.command("copy")
 def copy_config(
     name: str = CONFIG_NAME,
-    to: str | None = typer.Argument(None, metavar="[FILE]", help="Where to: <row>_<name>.yaml here if not said."),
+    to: str | None = typer.Argument(None, metavar="FILE", help="Where to; if not given, <row>_<name>.yaml in this folder."),
     force: bool = typer.Option(False, "--force", help="Write over a file that is there."),
 ) -> None:
     """Copy a config to a file of your own, to change it."""

@@ -13,7 +13,7 @@ def export(
         ..., "-o", "--output", metavar="FILE", help="policy.onnx (extra `export`), or policy.pt2 as torch.export writes it."
     ),
 ) -> None:
-    """Write a checkpoint's greedy policy as one file that needs nothing of this package, once it acts as the package does."""
+    """Write a checkpoint's greedy policy as one file. The file runs without this package, and is checked against it first."""
     from rl_training.exchange.export import export_policy
 
     typer.echo(export_policy(checkpoint, output))
@@ -25,7 +25,7 @@ def import_sb3(
     env: str | None = typer.Option(None, "--env", metavar="ID", help="The environment it was trained on: the zip does not say."),
     activation: str | None = typer.Option(None, "--activation", help="Between its layers, where the zip cannot be read for it."),
 ) -> None:
-    """Make a checkpoint of a Stable-Baselines3 model's weights, for eval, predict and export; nothing in it is unpickled."""
+    """Make a checkpoint of a Stable-Baselines3 model. For eval, predict and export; nothing in the model is unpickled."""
     from rl_training.exchange.sb3 import import_sb3 as make
 
     typer.echo(make(file, output, env_id=env, activation=activation))

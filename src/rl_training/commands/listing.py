@@ -11,7 +11,7 @@ from rl_training.commands.output import table
 
 
 def algos() -> None:
-    """Every algorithm: what it is, its parts, its paper."""
+    """List the algorithms: what each is, its parts, its paper."""
     from rl_training.experiment.registry import algorithm_names, get_algorithm_spec
 
     rows = [get_algorithm_spec(name) for name in algorithm_names()]
@@ -21,7 +21,7 @@ def algos() -> None:
 def doctor(
     seconds: float = typer.Option(10.0, "--seconds", min=0.0, max=600.0, help="For how long to measure speed; 0: not at all."),
 ) -> None:
-    """What is installed, what this machine has, which environments can be made, and how fast it is."""
+    """Say what is installed here and how fast it is. Also: the devices found, and which environments can be made."""
     from rl_training.runtime.doctor import examine
 
     section = ""

@@ -21,7 +21,7 @@ def ledger(
     dry: bool = typer.Option(False, "--dry-run", help="Only say what is done and what is to do."),
     quiet: bool = typer.Option(False, "--quiet", help="No progress."),
 ) -> None:
-    """Run a suite of configs over seeds; what is done is not repeated."""
+    """Run a suite of configs over seeds. Runs that have a record are not repeated."""
     import os
 
     from rl_training.ledger.commands import run_suite
@@ -32,11 +32,11 @@ def ledger(
 
 
 def report(
-    sources: list[Path] = typer.Argument(..., metavar="RESULTS_OR_RUNS...", help="Folders of runs or of the ledger's records."),
+    sources: list[Path] = typer.Argument(..., metavar="FOLDER", help="Folders of runs or of the ledger's records."),
     output: Path = typer.Option(Path("report.html"), "-o", "--output", metavar="FILE", help="The page to write."),
     intervals: bool = typer.Option(False, "--intervals", help="Compute bootstrap intervals (extra `plots`; seconds per config)."),
 ) -> None:
-    """Write one HTML page of runs: curves, tables, configs, side by side."""
+    """Write one HTML page of runs. It has curves, tables, configs, and runs side by side."""
     from rl_training.ledger.report import write_report
 
     typer.echo(write_report(sources, output, intervals=intervals))
@@ -55,7 +55,7 @@ def tune(
     output: Path = typer.Option(Path("tuned.yaml"), "-o", "--output", metavar="FILE", help="Where the best config is written."),
     quiet: bool = typer.Option(False, "--quiet", help="No progress."),
 ) -> None:
-    """Search settings for a config (extra `tune`)."""
+    """Search better settings for a config (extra `tune`)."""
     import os
 
     from rl_training.ledger.tune import make_search

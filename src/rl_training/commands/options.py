@@ -30,7 +30,7 @@ _CONFIG: dict[str, Any] = {
 }
 CONFIG = typer.Option(..., "--config", **_CONFIG)
 OWN_CONFIG = typer.Option(None, "--config", **_CONFIG)
-ROW = typer.Argument(None, metavar="[ROW]", help="An algorithm to train on --env, such as dqn.", autocompletion=complete_row)
+ROW = typer.Argument(None, metavar="ROW", help="An algorithm to train on --env, such as dqn.", autocompletion=complete_row)
 CHECKPOINT = typer.Option(..., "--checkpoint", metavar="PATH", help="A checkpoint, a file in it, or a run's directory (its latest).")
 TOTAL = typer.Option(None, "--total-timesteps", metavar="N", help="Environment steps at which training ends.")
 DEVICE = typer.Option(None, "--device", help="auto, cpu, cuda, cuda:<number> or mps.")

@@ -60,10 +60,10 @@ def _show_evaluation(checkpoint: str, figures: dict[str, float]) -> None:
 def predict(
     checkpoint: str | None = typer.Option(None, "--checkpoint", metavar="PATH", help=CHECKPOINT.help),
     onnx: str | None = typer.Option(None, "--onnx", metavar="FILE", help="Instead: a policy that `export` wrote (extra `export`)."),
-    observations: list[str] = typer.Argument(None, metavar="[OBSERVATION]...", help="Observations as JSON, such as '[0, 0.1, 0, 0]'."),
+    observations: list[str] = typer.Argument(None, metavar="OBSERVATION", help="Observations as JSON, such as '[0, 0.1, 0, 0]'."),
     source: str | None = typer.Option(None, "--input", metavar="FILE", help="Read them from a file, one per line (- or none: stdin)."),
 ) -> None:
-    """Actions and Q-values for observations, as JSON lines.
+    """Give actions and Q-values for observations, as JSON lines.
 
     An observation is a list of numbers, or {"obs": [...], "episode_start": true, "action_mask": [1, 0], "reward": 1.0}.
     Recurrent policies keep their state from one to the next.

@@ -22,7 +22,7 @@ def train(
     ctx: typer.Context,
     row: str | None = ROW,
     config: str | None = OWN_CONFIG,
-    env: str | None = typer.Option(None, "--env", metavar="ID", help="With ROW: the environment. The config shipped for both is used."),
+    env: str | None = typer.Option(None, "--env", metavar="ID", help="With ROW: the environment. If a config is shipped for both, it is used."),
     seed: int | None = typer.Option(None, "--seed", help="The run's seed."),
     seeds: str | None = typer.Option(None, "--seeds", metavar="LIST", help="One run for each seed: 1,2,3 or 1-5."),
     jobs: int = typer.Option(1, "--jobs", min=1, help="How many of --seeds run side by side."),
@@ -38,7 +38,7 @@ def train(
     quiet: bool = QUIET,
     progress_to: Path | None = typer.Option(None, "--progress-to", hidden=True),
 ) -> None:
-    """Train what a config says, or an algorithm on an environment: `train dqn --env CartPole-v1`."""
+    """Train an algorithm on an environment. Either `train dqn --env CartPole-v1`, or `train --config FILE`."""
     from rl_training.experiment.config import Override, parse_override
 
     chosen = _chosen(row, env, config)
@@ -149,7 +149,7 @@ def resume(
     output_dir: str | None = typer.Option(None, "--output-dir", metavar="DIR", help="Where a checkpoint outside of a run goes on."),
     quiet: bool = QUIET,
 ) -> None:
-    """Go on with a run, exactly as if it had never stopped."""
+    """Continue a run, exactly as if it had never stopped."""
     from rl_training.runtime import workflows
 
     options: dict[str, Any] = {
