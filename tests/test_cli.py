@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pickle
@@ -19,7 +20,7 @@ import yaml
 from checkpoint_files import edit
 from command_line import SMALL, Cli, Outcome
 from rl_training import __version__
-from rl_training.cli import load_config
+from rl_training.cli import COMMANDS, load_config
 from rl_training.commands.output import figure, say
 from rl_training.experiment.config import SHIPPED_CONFIGS
 from rl_training.experiment.registry import algorithm_names, get_algorithm_spec
@@ -210,7 +211,7 @@ def test_device_that_is_not_there(cli: Cli) -> None:
     [
         ("algo: dqn\nalgo: dqn\n", "error: bad.yaml: line 2, column 1: algo is given twice"),
         ("algo: [dqn\n", "error: bad.yaml: line 2, column 1: expected ',' or ']', but got '<stream end>'"),
-        ("", "error: bad.yaml: must hold keys and values, such as `algo: dqn`, got None"),
+        ("", "error: bad.yaml: is empty; it must hold keys and values, such as `algo: dqn`"),
         ("algo: dqn\n", "error: bad.yaml: env_id is missing (and 3 more)"),
         (
             yaml.safe_dump({**SMALL, "algo": "double_dqn", "algo_kwargs": {"double_q": False}}),
@@ -344,6 +345,25 @@ def test_a_signal_saves_then_leaves(here: Path, signum: signal.Signals, code: in
     assert "Traceback" not in err
     (latest,) = here.glob("runs/*/checkpoints/latest")
     assert os.readlink(latest) in err.splitlines()[-1]  # the checkpoint it saved is the one it names
+
+
+def test_a_copy_that_does_not_fit_on_the_disk_leaves_nothing(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    assert cli.refused("configs", "copy", "dqn/cartpole", "mine.yaml") == "error: mine.yaml: cannot be written (No space left on device)"
+
+
+def test_a_file_in_the_place_of_the_output_directory_is_said(cli: Cli) -> None:
+    line = cli.refused("train", "--config", "small.yaml", "--output-dir", "small.yaml", "--quiet")
+    assert line == "error: output_dir small.yaml: no run can be made there (Not a directory)"
+
+
+def test_the_first_help_has_every_command_in_a_whole_sentence(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    listed = cli().out.split("Commands:\n")[1].splitlines()
+    assert len(listed) == len(COMMANDS) + 1 and all(line.endswith(".") and not line.endswith("...") for line in listed)
 
 
 def test_ctrl_c_outside_of_a_run_is_said(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,10 +1,15 @@
 """`rl-training`, and `python -m rl_training`: the first and last moments of the process, around the command line (cli.py)."""
 
 import os
-import signal
 import sys
 
-from rl_training.interrupts import leave
+try:
+    import signal
+
+    from rl_training.interrupts import leave
+except KeyboardInterrupt:  # `leave` is not there yet
+    os.write(2, b"interrupted\n")
+    os._exit(130)
 
 
 def main() -> int:

@@ -73,7 +73,9 @@ def __getattr__(name: str) -> Any:
 def root(
     ctx: typer.Context,
     version: bool = typer.Option(False, "--version", help="Print the version."),
-    imports: list[str] = typer.Option([], "--import", metavar="MODULE", help="Import a module of yours first: it may register algorithms and environments."),
+    imports: list[str] = typer.Option(
+        [], "--import", metavar="MODULE", help="Import a module of yours first: it may register algorithms and environments."
+    ),
 ) -> None:
     for module in imports:
         _import(module)

@@ -78,6 +78,7 @@ def copy_config(
 ) -> None:
     """Copy a config to a file of your own, to change it."""
     from rl_training.experiment.config import find_config, load_config
+    from rl_training.experiment.files import reason, write_text
 
     load_config(name)
     found = find_config(name)
@@ -87,7 +88,7 @@ def copy_config(
     if file.exists() and not force:
         raise UserError(f"{file}: exists already (--force writes over it)")
     try:
-        file.write_text(found.read_text(encoding="utf-8"), encoding="utf-8")
+        write_text(file, found.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UserError(f"{file}: cannot be written ({error.strerror or error})") from None
+        raise UserError(f"{file}: cannot be written ({reason(error)})") from None
     typer.echo(file)

@@ -22,7 +22,7 @@ def train(
     ctx: typer.Context,
     row: str | None = ROW,
     config: str | None = OWN_CONFIG,
-    env: str | None = typer.Option(None, "--env", metavar="ID", help="With ROW: the environment. If a config is shipped for both, it is used."),
+    env: str | None = typer.Option(None, "--env", metavar="ID", help="With ROW: the environment. A config shipped for both is used."),
     seed: int | None = typer.Option(None, "--seed", help="The run's seed."),
     seeds: str | None = typer.Option(None, "--seeds", metavar="LIST", help="One run for each seed: 1,2,3 or 1-5."),
     jobs: int = typer.Option(1, "--jobs", min=1, help="How many of --seeds run side by side."),

@@ -155,7 +155,7 @@ class ReplayableEpisodes(gym.Wrapper[Any, Any, Any, Any]):
             obs, reward, terminated, truncated, info = self.env.step(action)
             reward, ended = float(reward), bool(terminated or truncated)
         except FAILURES as error:  # an environment may raise anything: it is chained, never swallowed
-            raise self._failure(error) from error
+            raise self._failure(error, "step must return (obs, reward, terminated, truncated, info), the reward a number") from error
         if type(obs) is not np.ndarray or obs.shape != self._shape or obs.dtype != self._dtype:
             obs = self._as_its_space(obs)
         if self._length == self._max_steps and not ended:
@@ -193,7 +193,7 @@ class ReplayableEpisodes(gym.Wrapper[Any, Any, Any, Any]):
         try:
             obs, info = self.env.reset(seed=episode_seed(self._seed, self._stream, self._env_index, episode), options=options or None)
         except FAILURES as error:  # as above
-            raise self._failure(error) from error
+            raise self._failure(error, "reset must take seed= and options= and return (obs, info)") from error
         self._obs = self._as_its_space(obs)
         return self._obs, self._with_mask(info, False)
 
@@ -228,8 +228,10 @@ class ReplayableEpisodes(gym.Wrapper[Any, Any, Any, Any]):
     def _when(self) -> str:
         return f"{f'step {self._length}' if self._length else 'the reset'} of its episode {self.next_episode - 1}"
 
-    def _failure(self, error: BaseException) -> RunError:
-        return RunError(f"environment {self._env_index} raised {one_line(error)} in {self._when}")
+    def _failure(self, error: BaseException, promise: str | None = None) -> RunError:
+        """promise: what the environment owes its caller, said where the error came from the caller and not from its own code."""
+        more = f": {promise}" if promise is not None and _raised_by_a_caller(error) else ""
+        return RunError(f"environment {self._env_index} raised {one_line(error)} in {self._when}{more}")
 
 
 class Saving(Protocol):
@@ -245,6 +247,17 @@ def _saving(env: gym.Env[Any, Any]) -> Saving | None:
     while isinstance(env, (gym.wrappers.PassiveEnvChecker, gym.wrappers.OrderEnforcing)):
         env = env.env
     return cast("Saving", env) if hasattr(env, "save_state") and hasattr(env, "restore_state") else None
+
+
+CALLERS = (__name__, "gymnasium.core", "gymnasium.wrappers", "gymnasium.utils")
+
+
+def _raised_by_a_caller(error: BaseException) -> bool:
+    """Whether the environment's answer was wrong, or the way to ask it, and not what it does inside."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and str(trace.tb_frame.f_globals.get("__name__")).startswith(CALLERS)
 
 
 def one_line(error: BaseException) -> str:

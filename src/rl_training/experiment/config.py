@@ -23,9 +23,11 @@ from pydantic import (
 )
 from typing_extensions import Self
 
+from rl_training import __version__
 from rl_training.errors import ConfigError
 from rl_training.experiment.credentials import masked
-from rl_training.experiment.explain import nearest, one_line, shown
+from rl_training.experiment.explain import nearest, no_mapping, one_line, shown
+from rl_training.experiment.files import write_text
 from rl_training.experiment.frozen import Frozen, FrozenDict, changed_copy
 from rl_training.experiment.registry import AlgorithmSpec, get_algorithm_spec
 from rl_training.experiment.schedules import named_callables
@@ -276,13 +278,13 @@ class TrainConfig(Frozen):
 
     def save(self, path: str | Path) -> None:
         """Writes the resolved config."""
-        Path(path).write_text(self.to_yaml(), encoding="utf-8")
+        write_text(Path(path), self.to_yaml())
 
     @classmethod
     def from_dict(cls, values: object, *, source: str) -> TrainConfig:
         """The config in `values`; an error says `source`, where they came from."""
         if not isinstance(values, Mapping):
-            raise ConfigError(f"{source}: must hold keys and values, such as `algo: dqn`, got {shown(values)}")
+            raise ConfigError(f"{source}: {no_mapping(values, such_as='algo: dqn')}")
         if strange := [key for key in values if not isinstance(key, str)]:
             raise ConfigError(f"{source}: {shown(strange[0])} is not a key of a config")
         try:
@@ -299,7 +301,7 @@ def _unknown_key(algo: object) -> Callable[[str], str]:
             inner = key if key in fields else nearest(key, fields)
             if inner:
                 return f" is not a key of a config; did you mean algo_kwargs.{inner}?"
-        return " is not a key of a config" + (f"; did you mean {close}?" if close else "")
+        return " is not a key of a config" + (f"; did you mean {close}?" if close else f" (of rl-training {__version__})")
 
     return say
 

@@ -33,6 +33,12 @@ def shown(value: object) -> str:
     return " ".join(_SHORT.repr(value).split())
 
 
+def no_mapping(value: object, *, such_as: str) -> str:
+    """What to say of a file that holds `value` where keys and values are wanted."""
+    wanted = f"must hold keys and values, such as `{such_as}`"
+    return f"is empty; it {wanted}" if value is None else f"{wanted}, got {shown(value)}"
+
+
 def whole_number(value: object, name: str, *, least: int) -> int:
     """An argument that counts something; ConfigError in the words of a config's keys where it is none."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):

@@ -58,7 +58,8 @@ class RunDirectory:
         try:
             path = _new_directory(config, suffix)
         except (OSError, ValueError) as error:
-            message = f"output_dir {config.output_dir}: no run can be made there ({reason(error)})"
+            why = "Not a directory" if isinstance(error, FileExistsError) else reason(error)
+            message = f"output_dir {config.output_dir}: no run can be made there ({why})"
             full = isinstance(error, OSError) and disk_is_full(error)
             raise (RunError if full else ConfigError)(message) from error
         run = cls(path, config)

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from rl_training.errors import ConfigError
-from rl_training.experiment.explain import shown
+from rl_training.experiment.explain import no_mapping, shown
 from rl_training.experiment.files import read_text, reason
 
 MAX_BYTES = 1 << 18
@@ -75,7 +75,7 @@ def read_mapping(path: Path, *, such_as: str) -> dict[str, Any]:
     """The keys and values in the file `path`; keys are text."""
     values = read_yaml(path)
     if not isinstance(values, dict):
-        raise ConfigError(f"{path}: must hold keys and values, such as `{such_as}`, got {shown(values)}")
+        raise ConfigError(f"{path}: {no_mapping(values, such_as=such_as)}")
     if strange := [key for key in values if not isinstance(key, str)]:
         raise ConfigError(f"{path}: {shown(strange[0])} is no key, which is text")
     return values
