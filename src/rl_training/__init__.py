@@ -11,7 +11,7 @@ Nothing heavy is loaded before it is used.
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # which type checkers take for true; typing itself takes a third of a light command's start
+TYPE_CHECKING = False  # which type checkers take for true; whatever is imported here comes before Ctrl-C can be answered (__main__.py)
 
 if TYPE_CHECKING:
     from typing import Any
