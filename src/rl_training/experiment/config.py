@@ -23,7 +23,6 @@ from pydantic import (
 )
 from typing_extensions import Self
 
-from rl_training import __version__
 from rl_training.errors import ConfigError
 from rl_training.experiment.credentials import masked
 from rl_training.experiment.explain import nearest, no_mapping, one_line, shown
@@ -301,7 +300,9 @@ def _unknown_key(algo: object) -> Callable[[str], str]:
             inner = key if key in fields else nearest(key, fields)
             if inner:
                 return f" is not a key of a config; did you mean algo_kwargs.{inner}?"
-        return " is not a key of a config" + (f"; did you mean {close}?" if close else f" (of rl-training {__version__})")
+        return " is not a key of a config" + (
+            f"; did you mean {close}?" if close else " of this version (`rl-training --version` says which)"
+        )
 
     return say
 
