@@ -58,8 +58,11 @@ def run(plans: list[Plan] | tuple[Plan, ...], results: Path, work: Any = ledger_
 
 @pytest.mark.parametrize("name", shipped_suites())
 def test_every_shipped_suite_can_be_run(name: str) -> None:
-    groups = plan_groups(load_suite(name))
-    assert all(len(group.plans) >= 3 for group in groups)
+    """With three seeds at least, where a run does not name its own: of a long one, or beside the table's, fewer are made."""
+    suite = load_suite(name)
+    runs = [run for task in suite.tasks for run in task.runs]
+    for given, group in zip(runs, plan_groups(suite), strict=True):
+        assert len(group.plans) >= 3 or (given.seeds and len(given.seeds) == len(group.plans))
 
 
 def test_a_plan_is_the_config_on_one_thread_with_its_seed_and_budget(plans: list[Plan]) -> None:
@@ -223,7 +226,7 @@ def test_a_dry_run_says_what_is_there_what_is_missing_and_what_cannot_be_run(
     assert main(["ledger", "atari", "--results", str(tmp_path), "--dry-run"]) == 0
     out = capsys.readouterr().out
     assert "  qr_dqn__atari_pong: there: seed 2; to do: seeds 1, 3 (1,000,000 steps each)\n" in out
-    assert "  btr__atari_pong: to do: seeds 1, 2, 3 (5,000,000 steps each)\n" in out
+    assert "  btr__atari_pong: to do: seed 1 (5,000,000 steps each)\n" in out
     assert out.count("cannot be run here: environments ALE/… need the package ale-py: pip install 'rl-training[atari]'") == 1
 
 
