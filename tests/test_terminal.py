@@ -78,8 +78,12 @@ def test_the_bar_of_a_run_fits_and_shows_the_time_left(width: int, tmp_path: Pat
     assert any("eval" in line and "return" in line for line in bars)
 
 
-def test_plain_lines_fit_80_columns(tmp_path: Path) -> None:
-    console = Console(file=io.StringIO(), width=80, force_terminal=False)
+@pytest.mark.parametrize(
+    "kind", [{"force_terminal": False}, {"force_terminal": True, "_environ": {"TERM": "dumb"}}], ids=["a pipe", "a dumb terminal"]
+)
+def test_plain_lines_fit_80_columns(tmp_path: Path, kind: dict[str, Any]) -> None:
+    """Where no line can be written again in its place, a bar would be shown once, at the end."""
+    console = Console(file=io.StringIO(), width=80, **kind)
     workflows.train(smoke_config(tmp_path, total_timesteps=120, log_interval=50), callbacks=[Progress(console)])
     lines = [line for line in written(console) if line.startswith("step") and "/s" in line]
     assert lines and all(re.fullmatch(r"step [\d,]+/120  .*\d+:\d\d left", line) and len(line) <= 80 for line in lines)

@@ -13,7 +13,7 @@ from rich.progress import Progress, TaskID
 from typing_extensions import Self
 
 from rl_training.commands.output import figure, say
-from rl_training.runtime.progress_line import Fitted
+from rl_training.runtime.progress_line import Fitted, can_redraw
 from rl_training.runtime.seeds import SeedRun, final_return
 
 
@@ -22,7 +22,7 @@ class SideBySide:
 
     def __init__(self, *, quiet: bool, console: Console | None = None) -> None:
         self._quiet, self._console = quiet, console or Console(stderr=True)
-        self._live = self._console.is_terminal and not quiet
+        self._live = can_redraw(self._console) and not quiet
         self._lines = Progress(Fitted(self._console), console=self._console, disable=not self._live, transient=True)
         self._tasks: dict[int, TaskID] = {}
         self._began: dict[int, tuple[float, int]] = {}  # when a run was first seen, and at which step

@@ -11,7 +11,7 @@ from typing_extensions import Self
 
 from rl_training.ledger.records import Record
 from rl_training.ledger.suites import Plan
-from rl_training.runtime.progress_line import Fitted
+from rl_training.runtime.progress_line import Fitted, can_redraw
 
 
 class Display:
@@ -24,7 +24,7 @@ class Display:
         self._bar = Progress(
             Fitted(self._console),
             console=self._console,
-            disable=quiet or not self._console.is_terminal,
+            disable=quiet or not can_redraw(self._console),
         )
         self._task = self._bar.add_task("", total=total_steps, name=f"0/{total_runs} runs")
         self._since = time.perf_counter()

@@ -12,7 +12,7 @@ from rich.progress import Progress as RichProgress
 
 from rl_training.experiment.files import write_json
 from rl_training.runtime.callbacks import Callback
-from rl_training.runtime.progress_line import Fitted, duration
+from rl_training.runtime.progress_line import Fitted, can_redraw, duration
 from rl_training.types import EnvStep
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Progress(Callback):
         )
         self._console.print(f"run directory: {run.directory.path}", highlight=False, soft_wrap=True)
         self._since, self._first = time.perf_counter(), run.clock.env_steps
-        if self._console.is_terminal:
+        if can_redraw(self._console):
             self._bar = RichProgress(Fitted(self._console), console=self._console)
             self._task = self._bar.add_task("", total=run.total, completed=run.clock.env_steps)
             self._bar.start()

@@ -13,6 +13,11 @@ WIDEST_BAR, NARROWEST_BAR, GAP = 24, 6, "  "
 LEFT_OUT_FIRST = ("epsilon", "rate", "evaluation", "return", "name", "steps")
 
 
+def can_redraw(console: Console) -> bool:
+    """Whether a line can be written again in its place: not in a file or pipe, nor on a dumb terminal, such as an editor's shell."""
+    return console.is_terminal and not console.is_dumb_terminal
+
+
 def duration(seconds: float) -> str:
     """`1:02:03`, or `2:03` where there is no hour in it."""
     whole = int(seconds + 0.5)
