@@ -369,6 +369,8 @@ def test_the_first_help_has_every_command_in_a_whole_sentence(cli: Cli, monkeypa
 def test_ctrl_c_outside_of_a_run_is_said(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workflows, "train", lambda *_, **__: signal.raise_signal(signal.SIGINT))
     assert cli.refused("train", "--config", "small.yaml", "--quiet", code=130) == "interrupted"
+    monkeypatch.setattr("typer.main.get_command", lambda _: signal.raise_signal(signal.SIGINT))  # before there is a command at all
+    assert cli.refused("algos", code=130) == "interrupted"
 
 
 def test_ctrl_c_again_and_again_while_the_command_is_leaving_changes_nothing(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -161,8 +161,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: Sequence[str] | None) -> int:
-    command = typer.main.get_command(app)
     try:
+        command = typer.main.get_command(app)
         with warnings.catch_warnings(), _modules_here():
             warnings.showwarning = _show_warning
             code = command.main(args=None if argv is None else list(argv), prog_name="rl-training", standalone_mode=False)
