@@ -101,6 +101,20 @@ def test_several_actors_share_the_work_and_the_numbers_of_environments(tmp_path:
     assert seen.records[-1]["distributed/staleness_updates"] > 0
 
 
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [({"actors": 1}, "starting Ray with 1 actor…"), ({"actors": 2, "replay_shards": 2}, "starting Ray with 2 actors and 2 shards…")],
+)
+def test_the_start_of_ray_is_told_unless_it_is_quiet(
+    changes: dict[str, int], text: str, tmp_path: Path, fake: FakeCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = config(tmp_path, steps=64, **changes)
+    train(made, quiet=False)
+    assert capsys.readouterr().err.splitlines()[0] == text
+    train(made, quiet=True)
+    assert "Ray" not in capsys.readouterr().err
+
+
 def test_a_block_tells_of_all_its_steps(tmp_path: Path, fake: FakeCluster) -> None:
     seen = Steps()
     train(config(tmp_path, steps=600, num_envs=4, actors=1), callbacks=[seen])

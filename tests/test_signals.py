@@ -16,7 +16,7 @@ from rl_training.errors import Interrupted
 from rl_training.experiment.checkpointing import open_checkpoint
 from rl_training.experiment.config import TrainConfig
 from rl_training.runtime.callbacks import Callback
-from rl_training.runtime.signals import listening
+from rl_training.runtime.signals import held_back, listening
 from rl_training.runtime.workflows import resume_training, train
 
 FILES = ("model.safetensors", "training.safetensors", "replay.safetensors")
@@ -141,6 +141,71 @@ def test_asked_twice_it_leaves_at_once_and_says_what_is_kept(
     assert interrupted.value.signum == signal.SIGINT
     (run,) = tmp_path.iterdir()
     assert left(resume_training(run, env=at(None)).run_dir) == reference
+
+
+class Closing(Signalling):
+    """Raises the signals in its `close`, which takes a while where processes are ended."""
+
+    closed = False
+
+    def close(self) -> None:
+        self._tell("close", 1)
+        super().close()
+        type(self).closed = self.closed or self.number == 1
+
+
+def test_a_signal_while_the_environments_are_closed_waits_until_they_are(tmp_path: Path, reference: tuple[Any, ...]) -> None:
+    env = type("Now", (Closing,), {"made": 0, "moment": (1, "close", 1)})
+    with pytest.raises(Interrupted, match=r"^interrupted at its end \(the last checkpoint is .*step_150\)$") as interrupted:
+        train(config(tmp_path), env=env)
+    assert interrupted.value.signum == signal.SIGTERM and env.closed
+    (run,) = tmp_path.iterdir()
+    assert left(run) == reference
+
+
+class Library:
+    """Sets a handler of its own while it starts, as Ray does."""
+
+    def __init__(self) -> None:
+        self.started = False
+        self.handled: list[int] = []
+
+    def start(self, *signals: signal.Signals) -> None:
+        for signum in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(signum, lambda number, frame: self.handled.append(number))
+        for signum in signals:
+            signal.raise_signal(signum)
+        self.started = True
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_that_is_held_back_ends_what_comes_after(signum: signal.Signals) -> None:
+    library, went_on = Library(), False
+    with pytest.raises(Interrupted) as interrupted, listening():
+        with held_back():
+            library.start(signum)
+        went_on = True
+    assert interrupted.value.signum == signum
+    assert library.started and not went_on and library.handled == []
+
+
+def test_a_second_signal_is_not_held_back() -> None:
+    library = Library()
+    with pytest.raises(Interrupted) as interrupted, listening(), held_back():
+        library.start(signal.SIGTERM, signal.SIGINT)
+    assert interrupted.value.signum == signal.SIGTERM and not library.started
+
+
+def test_handlers_are_as_before_when_nothing_was_held_back() -> None:
+    before = {signum: signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
+    set_handler = signal.signal
+    with held_back():
+        Library().start()
+        assert signal.signal(signal.SIGUSR1, signal.SIG_IGN) is before[signal.SIGUSR1]  # others are set as ever
+        assert signal.getsignal(signal.SIGUSR1) is signal.SIG_IGN
+    assert signal.signal is set_handler
+    signal.signal(signal.SIGUSR1, before[signal.SIGUSR1])
+    assert {signum: signal.getsignal(signum) for signum in before} == before
 
 
 HUNG = """

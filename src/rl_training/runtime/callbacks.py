@@ -23,6 +23,9 @@ class Callback:
     a checkpoint after this step. Callbacks watch: one that changes what is learned is not part of a checkpoint, and resume cannot be exact.
     """
 
+    def on_preparing(self, text: str) -> None:
+        """Before the run is there, when something begins that takes a while, such as the start of Ray."""
+
     def on_start(self, run: Run) -> None:
         """Once, when the run directory is there (a resumed run stands at `run.clock` already)."""
 

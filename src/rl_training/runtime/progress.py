@@ -39,6 +39,9 @@ class Progress(Callback):
         self._bar: RichProgress | None = None
         self._next = 0.0
 
+    def on_preparing(self, text: str) -> None:
+        self._console.print(text, highlight=False)
+
     def on_start(self, run: Run) -> None:
         config = run.config
         start = f" from step {run.clock.env_steps}" if run.clock.env_steps else ""

@@ -61,8 +61,8 @@ class Run:
     def _open(self, options: RunOptions, held: contextlib.ExitStack) -> None:
         """Make the run directory, or take up the one that is resumed: everything is read and checked before anything is written. `held`
         is let go of at the end."""
-        held.callback(self.parts.actor.close)
         self.signals: Signals = held.enter_context(listening())
+        held.callback(self._close_actor)
         require_trackers(self.config.trackers)
         checkpoint, existing, reports = options.resume_from, options.goes_on_in, self.reports
         if checkpoint is not None:
@@ -96,6 +96,10 @@ class Run:
         held.callback(sinks.close)
         reports.open(sinks)
 
+    def _close_actor(self) -> None:
+        with self.signals.noting():  # processes elsewhere take seconds to end, and are not to be left behind
+            self.parts.actor.close()
+
     def __enter__(self) -> Run:
         for callback in reversed(self._callbacks):
             self._held.callback(callback.on_end, self)
@@ -121,6 +125,8 @@ class Run:
         if isinstance(error, Asked) and self.signals.signum is not None:
             how = "asked twice, left at once without saving" if self.signals.came_twice else "interrupted while compiling"
             raise Interrupted(f"{how} ({kept})", signum=self.signals.signum, run_dir=self.directory.path) from None
+        if error is None and self.signals.signum is not None:  # it came when the loop had ended
+            raise Interrupted(f"interrupted at its end ({kept})", signum=self.signals.signum, run_dir=self.directory.path)
         if isinstance(error, (RunError, UserError, OSError)) and not isinstance(error, Interrupted):  # bad input would have shown before
             raise RunError(f"{error} ({kept})") from error
 

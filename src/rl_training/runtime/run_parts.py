@@ -26,6 +26,11 @@ class RunOptions:
     resume_from: Checkpoint | None = None
     goes_on_in: RunDirectory | None = None  # the run that is resumed, locked; without `resume_from` it has no checkpoint yet: start over
 
+    def preparing(self, text: str) -> None:
+        """Tells who watches what takes a while before the run is there."""
+        for callback in self.callbacks:
+            callback.on_preparing(text)
+
 
 @dataclass(frozen=True)
 class TrainResult:

@@ -16,6 +16,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
+from typing import Any
 
 from rl_training.errors import Interrupted
 
@@ -85,6 +86,44 @@ def forget() -> None:
 def _passing_over_asked(hook: Callable[[sys.UnraisableHookArgs], object]) -> Callable[[sys.UnraisableHookArgs], object]:
     """A signal may come inside a finaliser, from which nothing can be raised: Python would print it. It has been noted, which is enough."""
     return lambda what: None if isinstance(what.exc_value, Asked) else hook(what)
+
+
+@contextlib.contextmanager
+def held_back() -> Iterator[None]:
+    """The first one waits until what is done inside is done, and is then told to the handlers that are there now. A second ends it at once.
+
+    For code that must not be left half done and sets handlers of its own, which would end the process in their way: it sets none here.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    set_handler = signal.signal
+    handlers: dict[int, Any] = {signum: signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM)}
+    waiting: list[int] = []
+
+    def tell() -> None:
+        for signum, handler in handlers.items():
+            set_handler(signum, handler)
+        for signum in waiting:
+            signal.raise_signal(signum)
+
+    def hold(signum: int, frame: FrameType | None) -> None:
+        waiting.append(signum)
+        if len(waiting) > 1:
+            tell()
+
+    def set_other(signalnum: int, handler: Any) -> Any:
+        return handlers[signalnum] if signalnum in handlers else set_handler(signalnum, handler)
+
+    for signum in handlers:
+        set_handler(signum, hold)
+    signal.signal = set_other
+    try:
+        yield
+    finally:
+        signal.signal = set_handler
+        if len(waiting) < 2:  # else they have been told
+            tell()
 
 
 @contextlib.contextmanager

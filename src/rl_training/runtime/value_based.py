@@ -169,7 +169,7 @@ def train_value_based(setup: Setup, options: RunOptions, made: ValueParts) -> Tr
 
         if config.replay_shards:
             replay = in_shards(setup, make_buffer)
-        actor = start_actors(setup, learner, feed.maker, replay, behaviour_of)
+        actor = start_actors(setup, learner, feed.maker, replay, behaviour_of, say=options.preparing)
     else:
         actor = Actor(setup.envs, network, feed, behaviour=behaviour, device=setup.device, seed=setup.seeds.actor)
     beta = schedules.priority_beta(settings, config.horizon) if settings.prioritized else None

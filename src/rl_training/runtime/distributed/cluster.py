@@ -5,16 +5,15 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import signal
 import socket
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from rl_training.errors import UserError
 from rl_training.experiment.config import TrainConfig
+from rl_training.runtime.signals import held_back
 
 REACH_SECONDS = 5.0
 """How long an address has to answer."""
@@ -35,13 +34,13 @@ class Cluster:
         self._began = False
         self._places: Any = None
         processes = config.actors + config.replay_shards
-        if not self.ray.is_initialized():
-            if config.ray_address is not None:
-                require_answer(config.ray_address)
-            with _own_signals():
-                self._connect(config.ray_address, processes + 1, max(LEAST_STORE, 2 * in_flight_bytes))
-            self._began = True
+        if config.ray_address is not None and not self.ray.is_initialized():
+            require_answer(config.ray_address)
         try:
+            if not self.ray.is_initialized():
+                with held_back():  # a Ray that is half started would leave processes behind
+                    self._connect(config.ray_address, processes + 1, max(LEAST_STORE, 2 * in_flight_bytes))
+                    self._began = True
             self._places = self._take_places(config)
         except BaseException:
             self.close()
@@ -100,12 +99,12 @@ class Cluster:
 
     def close(self) -> None:
         """Never raises: whoever closes has done what it came for, or an error of its own to tell."""
-        self.release()
-        with contextlib.suppress(Exception):
-            if self._began:
-                self._began = False
-                with _own_signals():
-                    self.ray.shutdown()
+        if not self._began:
+            self.release()
+            return
+        self._began = False
+        with contextlib.suppress(Exception), held_back():
+            self.ray.shutdown()  # ends what runs at our places too, and unlike `release` waits for no Ray that a signal has ended
 
 
 def import_ray() -> Any:
@@ -148,17 +147,3 @@ def _held_back_stderr() -> Iterator[Callable[[], str]]:
             os.close(kept)
             file.seek(0)
             written.append(file.read(MOST_HELD_BACK).decode(errors="replace"))
-
-
-@contextlib.contextmanager
-def _own_signals() -> Iterator[None]:
-    """Ray sets handlers of its own: those that were there are put back."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    old = {signum: signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for signum, handler in old.items():
-            signal.signal(signum, handler)

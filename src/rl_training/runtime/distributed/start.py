@@ -35,14 +35,17 @@ MakeBehaviour = Callable[[range, int], EpsilonGreedy]
 """(the numbers of its environments, a seed) → what an actor explores by."""
 
 
-def start_actors(setup: Setup, learner: QLearner, maker: ItemMaker, replay: Replay, behaviour: MakeBehaviour) -> RemoteActors:
-    """maker: makes an actor's items; each gets a copy."""
+def start_actors(
+    setup: Setup, learner: QLearner, maker: ItemMaker, replay: Replay, behaviour: MakeBehaviour, *, say: Callable[[str], None]
+) -> RemoteActors:
+    """maker: makes an actor's items; each gets a copy. say: is told what takes a while."""
     config = setup.config
     setup.envs.close()  # they said what their spaces are; the actors make their own
     if setup.envs.normalizes:
         raise UserError("normalize_observation and normalize_reward keep statistics of their own in each process: they need actors: 0")
     plans = [_plan(setup, learner, maker, behaviour, index) for index in range(config.actors)]
     _require_sendable(setup, plans[0])
+    say(_what_is_started(config))
     flat = learner.optimizer.parameters
     steps = max(BLOCK_STEPS, config.num_envs)
     weights_bytes = flat.numel() * flat.element_size()
@@ -65,6 +68,14 @@ def start_actors(setup: Setup, learner: QLearner, maker: ItemMaker, replay: Repl
     except BaseException:
         cluster.close()
         raise
+
+
+def _what_is_started(config: TrainConfig) -> str:
+    processes = [
+        f"{number} {kind}{'s' * (number > 1)}" for number, kind in ((config.actors, "actor"), (config.replay_shards, "shard")) if number
+    ]
+    where = "starting Ray" if config.ray_address is None else f"joining Ray at {config.ray_address}"
+    return f"{where} with {' and '.join(processes)}…"
 
 
 def in_shards(setup: Setup, make: Callable[..., SampledBuffer]) -> ShardedReplay:
