@@ -34,8 +34,6 @@ class Cluster:
         self._began = False
         self._places: Any = None
         processes = config.actors + config.replay_shards
-        if config.ray_address is not None and not self.ray.is_initialized():
-            require_answer(config.ray_address)
         try:
             if not self.ray.is_initialized():
                 with held_back():  # a Ray that is half started would leave processes behind

@@ -23,7 +23,7 @@ from rl_training.runtime.actor import ItemMaker
 from rl_training.runtime.behaviour import EpsilonGreedy
 from rl_training.runtime.distributed.actor_process import ActorPlan, FramePlan
 from rl_training.runtime.distributed.blocks import BLOCK_STEPS
-from rl_training.runtime.distributed.cluster import Cluster, import_ray
+from rl_training.runtime.distributed.cluster import Cluster, import_ray, require_answer
 from rl_training.runtime.distributed.first_priorities import FirstPriorities
 from rl_training.runtime.distributed.remote_actors import IN_FLIGHT, RemoteActors
 from rl_training.runtime.distributed.shards import ShardedReplay
@@ -45,6 +45,8 @@ def start_actors(
         raise UserError("normalize_observation and normalize_reward keep statistics of their own in each process: they need actors: 0")
     plans = [_plan(setup, learner, maker, behaviour, index) for index in range(config.actors)]
     _require_sendable(setup, plans[0])
+    if config.ray_address is not None and not import_ray().is_initialized():
+        require_answer(config.ray_address)
     say(_what_is_started(config))
     flat = learner.optimizer.parameters
     steps = max(BLOCK_STEPS, config.num_envs)
