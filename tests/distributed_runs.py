@@ -29,6 +29,7 @@ def config(folder: Path, algo: str = "dqn", *, steps: int = 240, num_envs: int =
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
     made = FakeCluster()
     monkeypatch.setattr(start_module, "Cluster", lambda config, in_flight_bytes: made)
+    monkeypatch.setattr(start_module, "require_answer", lambda address: None)
     monkeypatch.setattr(actor_process, "fetch", made.ray.get)
     return made
 
