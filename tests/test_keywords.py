@@ -24,6 +24,17 @@ ROOT = Path(__file__).resolve().parent.parent
 TINY: dict[str, Any] = {"hidden_sizes": (8,), "batch_size": 8, "buffer_capacity": 300, "learning_starts": 20, "eval_episodes": 1}
 
 
+def test_a_key_assigned_to_an_agent_is_no_silent_nothing() -> None:
+    agent = DQN("CartPole-v1")
+    with pytest.raises(ConfigError, match=r"^gamma cannot be assigned; DQN\(agent.config, gamma=0.9\) makes a new agent with it$"):
+        agent.gamma = 0.9  # type: ignore[attr-defined]
+    with pytest.raises(ConfigError, match="seed cannot be assigned"):
+        agent.seed = 3  # type: ignore[attr-defined]
+    other = DQN(agent.config, gamma=0.9)
+    assert (other.config.settings.to_dict()["gamma"], agent.config.settings.to_dict()["gamma"]) == (0.9, 0.99)
+    agent.notes = "my own"  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize("row", algorithm_names())
 def test_every_key_has_a_type_a_default_and_a_meaning(row: str) -> None:
     cls = getattr(rl_training, _CLASSES[row])

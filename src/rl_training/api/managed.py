@@ -16,7 +16,7 @@ from rl_training.api.environments import read_environment, require_maker
 from rl_training.api.keywords import SAID_OTHERWISE, RowSignature, documentation, unknown_keyword
 from rl_training.errors import CheckpointError, ConfigError, Interrupted, LearningInterrupted, UserError, warn
 from rl_training.experiment.config import TrainConfig, load_config, row_values
-from rl_training.experiment.explain import whole_number
+from rl_training.experiment.explain import shown, whole_number
 from rl_training.experiment.registry import get_algorithm_spec
 from rl_training.experiment.shipped import shipped_for
 
@@ -81,6 +81,16 @@ class ManagedAlgorithm:
         self._schedules: dict[str, Callable[[int], float]] = {}
         self._wrapped: WrappedObservations | None = None
         self._last_action: Any = None
+
+    if not TYPE_CHECKING:  # type checkers know the attributes there are
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            """A key of the config, assigned here, would do nothing."""
+            config = self.__dict__.get("config")
+            if config is not None and (name in TrainConfig.model_fields or name in type(config.settings).model_fields):
+                new = f"{type(self).__name__}(agent.config, {name}={shown(value)})"
+                raise ConfigError(f"{name} cannot be assigned; {new} makes a new agent with it")
+            super().__setattr__(name, value)
 
     @classmethod
     def from_config(cls, config: str | Path, **overrides: Any) -> Self:
