@@ -34,6 +34,8 @@ from rl_training.experiment import registry, schedules
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.registry import algorithm_names, get_algorithm_spec
 from rl_training.experiment.yaml_text import parse_yaml
+from rl_training.ledger.suites import load_suite, plan_groups
+from rl_training.ledger.tune import load_space
 from rl_training.runtime import workflows
 from rl_training.runtime.run import TrainResult
 
@@ -216,6 +218,17 @@ def test_what_a_page_mentions_is_there(page: str) -> None:
     for target in re.findall(r"\]\(([^)#\s]+?)(?:#[\w-]+)?\)", text):
         if not target.startswith(("http://", "https://")):
             assert (ROOT / page).parent.joinpath(target).exists(), f"{page}: {target}"
+
+
+def test_the_suite_and_the_space_of_the_measuring_page_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    suite, _, space = (block.text for block in blocks((ROOT / "docs/measuring.md").read_text(encoding="utf-8")) if block.language == "text")
+    monkeypatch.chdir(tmp_path)
+    Path("suite.yaml").write_text(suite)
+    Path("space.yaml").write_text(space)
+    Path("mine.yaml").write_text((ROOT / "configs/dqn/cartpole.yaml").read_text(encoding="utf-8"))
+    groups = plan_groups(load_suite("suite.yaml"))
+    assert [group.name for group in groups] == ["dqn__cartpole", "mine__wide"] and len(groups[1].plans) == 5
+    assert "updates_per_step" in load_space("space.yaml").space
 
 
 def anchors(page: Path) -> set[str]:

@@ -134,9 +134,9 @@ class Group:
 
 
 def run_name(config: str, label: str, seed: int) -> str:
-    """`<row>__<config>[__label]__seed<seed>`: of a config file, named after its folder and itself."""
+    """`<row>__<config>[__label]__seed<seed>`: of a config file, named after its folder (where it is given with one) and itself."""
     path = Path(config)
-    return "__".join([path.parent.name, path.stem, *([label] if label else []), f"seed{seed}"])
+    return "__".join(part for part in (path.parent.name, path.stem, label, f"seed{seed}") if part)
 
 
 def group_of(name: str) -> str:
