@@ -11,14 +11,14 @@ import pytest
 import torch
 
 from distributed_runs import LOCKSTEP, Killer, Steps, config, fake
-from fake_ray import FakeCluster
+from fake_ray import ActorDiedError, FakeCluster
 from resume_harness import FILES, run_config
 from rl_training.errors import RunError
 from rl_training.experiment.checkpointing import open_checkpoint
 from rl_training.experiment.config import TrainConfig
 from rl_training.runtime.distributed import weights
 from rl_training.runtime.distributed.blocks import BLOCK_STEPS, Facts, facts_of, facts_state, joined_steps
-from rl_training.runtime.distributed.cluster import Cluster
+from rl_training.runtime.distributed.cluster import Cluster, reason
 from rl_training.runtime.distributed.first_priorities import FirstPriorities
 from rl_training.runtime.distributed.start import actors_rank
 from rl_training.runtime.run import TrainResult
@@ -150,6 +150,28 @@ def test_an_actor_that_dies_is_started_again_where_no_episode_was(tmp_path: Path
     assert began[1] == max(began[0]) + 1 and finished
     assert seen.records[-1]["distributed/restarts"] == 1
     assert seen.records[-1]["distributed/lost_episodes"] == 2
+
+
+DEATH = """The actor died unexpectedly before finishing this task.
+\tclass_name: ActorProcess
+\tactor_id: 52c99875ace1ef9ae49336ce01000000
+\tpid: 30206
+\tnamespace: 4b5eece6-fbde-42d2-8903-c249729e294c
+\tip: 192.0.2.2
+The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR Worker exit detail: ..."""
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (ActorDiedError(DEATH), "its worker process has died (pid 30206 on 192.0.2.2)"),
+        (ActorDiedError("The actor died because its node has died. Node Id: 5"), "its node has died"),
+        (RunError("an environment of ours"), "an environment of ours"),
+        (ValueError("two\nlines"), "ValueError: two lines"),
+    ],
+)
+def test_why_a_process_failed_is_said_in_a_line(error: Exception, text: str) -> None:
+    assert reason(error) == text
 
 
 def test_an_actor_that_dies_while_it_starts_is_started_again(tmp_path: Path, fake: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:

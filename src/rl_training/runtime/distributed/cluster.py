@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import socket
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from rl_training.errors import UserError
+from rl_training.envs.episodes import one_line
+from rl_training.errors import RunError, UserError
 from rl_training.experiment.config import TrainConfig
 from rl_training.runtime.signals import held_back
 
@@ -23,6 +25,10 @@ LEAST_STORE = 80 << 20  # bytes; Ray takes no less
 MOST_HELD_BACK = 100_000  # bytes of what it writes to stderr while it starts
 NO_TOKEN = "it asks for a token; set RAY_AUTH_MODE=token, and give the cluster's in ~/.ray/auth_token or RAY_AUTH_TOKEN"
 """Ray says no more of it than that it failed to connect: it sends no token to an address unless it is told to."""
+
+
+CAUSE_OF_DEATH = re.compile(r"The actor (?:is dead|died) because ([^.\n]+)")
+PROCESS = re.compile(r"pid: (\d+).*?ip: (\S+)", re.DOTALL)
 
 
 class Cluster:
@@ -111,6 +117,17 @@ def import_ray() -> Any:
     except ImportError as error:
         raise UserError(f"actors need Ray, which is not installed ({error}): pip install 'rl-training[distributed]'") from None
     return ray
+
+
+def reason(error: BaseException) -> str:
+    """Why a call to another process failed, in a line. Of a death, which Ray tells in a paragraph, the cause and the process."""
+    if isinstance(error, (RunError, UserError)):
+        return str(error)
+    text = str(error)
+    if (cause := CAUSE_OF_DEATH.search(text)) is None:
+        return f"{one_line(error):.300}"
+    process = PROCESS.search(text)
+    return cause[1] + (f" (pid {process[1]} on {process[2]})" if process else "")
 
 
 def require_answer(address: str) -> None:

@@ -23,7 +23,7 @@ from rl_training.errors import RunError, UserError, warn
 from rl_training.models.network import Network
 from rl_training.runtime.distributed.actor_process import ActorPlan, ActorProcess
 from rl_training.runtime.distributed.blocks import BLOCK_SECONDS, BLOCK_STEPS, Facts, Order, facts_of, facts_state
-from rl_training.runtime.distributed.cluster import Cluster
+from rl_training.runtime.distributed.cluster import Cluster, reason
 from rl_training.runtime.distributed.shards import ShardedReplay
 from rl_training.runtime.distributed.weights import Publisher, network_to_send
 from rl_training.runtime.run_parts import Clock
@@ -228,7 +228,7 @@ class RemoteActors:
         most = MOST_DEATHS if isinstance(error, self._ray.exceptions.RayError) else MOST_FAILURES
         if self._lockstep or seat.failures >= most:
             times = "" if seat.failures == 1 else f" {seat.failures} times, one after the other; the last time"
-            raise RunError(f"actor {index} failed{times}: {_reason(error)}") from error
+            raise RunError(f"actor {index} failed{times}: {reason(error)}") from error
         self._flights = {reference: flight for reference, flight in self._flights.items() if flight.seat != index}
         self._ray.kill(seat.process)
         self.restarts += 1
@@ -239,7 +239,7 @@ class RemoteActors:
         seat.starts += 1
         seat.process = self._start(seat.plan, index)
         lost = f", {lost_episodes} open episode{'s' * (lost_episodes > 1)} and what it had in flight are lost" if lost_episodes else ""
-        warn(f"actor {index} is started again{lost}: {_reason(error)}", RuntimeWarning)
+        warn(f"actor {index} is started again{lost}: {reason(error)}", RuntimeWarning)
 
     # What a run asks beside
 
@@ -319,7 +319,3 @@ class RemoteActors:
         for seat, each in zip(self._seats, states, strict=True):
             envs = each["envs"]
             seat.episodes_before = int(max(envs["episodes"])) if "episodes" in envs else int(envs["resets"])
-
-
-def _reason(error: BaseException) -> str:
-    return str(error) if isinstance(error, (RunError, UserError)) else f"{one_line(error):.300}"

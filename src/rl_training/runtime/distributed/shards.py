@@ -23,10 +23,9 @@ from torch import Tensor
 from rl_training.data.frame_streams import FrameStreams
 from rl_training.data.generators import generator_state, load_generator_state
 from rl_training.data.sampled_ring import SampledBuffer
-from rl_training.envs.episodes import one_line
 from rl_training.errors import CheckpointError, RunError, warn
 from rl_training.experiment.state_files import join_state, read_tensors, split_state, write_tensors
-from rl_training.runtime.distributed.cluster import Cluster
+from rl_training.runtime.distributed.cluster import Cluster, reason
 from rl_training.types import Array, Batch, Items, State
 
 PREFETCH = 2  # batches asked for ahead
@@ -176,7 +175,7 @@ class ShardedReplay:
         self._asked = deque([each for each in asked if each[0] != index] for asked in self._asked)
         self._ray.kill(self._shards[index])
         self._shards[index] = self._start(index)
-        text = f"replay shard {index} died and is started again: its {lost:,} items are lost ({one_line(error):.200})"
+        text = f"replay shard {index} died and is started again: its {lost:,} items are lost ({reason(error)})"
         warn(text, RuntimeWarning)
 
     def _refresh(self) -> None:
