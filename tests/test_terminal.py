@@ -17,7 +17,7 @@ import pytest
 from rich.console import Console
 
 from command_line import Cli
-from rl_training.commands.output import figure
+from rl_training.commands.output import command_for, figure
 from rl_training.commands.side_by_side import SideBySide
 from rl_training.errors import Interrupted
 from rl_training.experiment.config import TrainConfig
@@ -155,6 +155,21 @@ def test_what_it_says_to_type_next_says_what_that_needs(cli: Cli, monkeypatch: p
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)  # as after `make train`, which installs no extra
     following = cli("train", "--config", "small.yaml").out.split("next:\n")[1].splitlines()
     assert [line.partition("  # ")[2] for line in following] == ["", "first: pip install 'rl-training[video]'", ""]
+
+
+@pytest.mark.parametrize(
+    ("changes", "evaluate", "resume"),
+    [
+        ({}, "rl-training eval", "rl-training resume"),
+        ({"env_id": "popgym:popgym-RepeatPreviousEasy-v0"}, "rl-training eval", "rl-training resume"),
+        ({"env_id": "mine:My-v0"}, "rl-training --import mine eval", "rl-training --import mine resume"),
+        ({"actors": 2, "ray_address": "gpu-host:6379"}, "rl-training eval", "rl-training resume --ray-address gpu-host:6379"),
+    ],
+)
+def test_a_command_to_type_says_what_a_file_does_not_decide(changes: dict[str, Any], evaluate: str, resume: str, tmp_path: Path) -> None:
+    values = {"algo": "dqn", "env_id": "CartPole-v1", "total_timesteps": 100, **changes}
+    (tmp_path / "config.yaml").write_text(json.dumps(values))
+    assert [command_for(tmp_path, name) for name in ("eval", "resume")] == [evaluate, resume]
 
 
 def test_after_an_interrupt_it_says_how_to_go_on(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

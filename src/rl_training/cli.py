@@ -25,7 +25,7 @@ from rl_training.commands.configs import configs_app
 from rl_training.commands.exchange import export, import_sb3
 from rl_training.commands.listing import algos, doctor
 from rl_training.commands.measuring import ledger, report, tune
-from rl_training.commands.output import say
+from rl_training.commands.output import command_for, say
 from rl_training.commands.policies import evaluate, predict
 from rl_training.commands.train import resume, train
 from rl_training.errors import Interrupted, RunError, UserError
@@ -173,7 +173,8 @@ def _run(argv: Sequence[str] | None) -> int:
         say("error", error)
         code = 2
     except Interrupted as error:
-        go_on = "" if error.run_dir is None else f"; go on with: rl-training resume --checkpoint {shlex.quote(str(error.run_dir))}"
+        run = error.run_dir
+        go_on = "" if run is None else f"; go on with: {command_for(run, 'resume')} --checkpoint {shlex.quote(str(run))}"
         say("interrupted", f"{error}{go_on}")
         code = 128 + error.signum
     except RunError as error:

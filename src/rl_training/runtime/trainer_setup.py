@@ -95,15 +95,21 @@ def env_source(config: TrainConfig, env: EnvSource | None) -> EnvSource:
     return config.env_id
 
 
+def module_of(env_id: str) -> str | None:
+    """The module of somebody's own that an environment comes from, if any."""
+    module, colon, _ = env_id.rpartition(":")
+    # popgym is ours to import (envs/memory.py); a callable names no module, and `env_source` asks for it
+    return module if colon and module not in ("popgym", "callable") else None
+
+
 def require_allowed_env(env_id: str, *, source: Path, env: EnvSource | None) -> None:
     """Raises UserError where a checkpoint or run names an environment of a module that nobody has imported here.
 
     Importing runs the module's code, and whoever wrote the file chose its name: that is for its reader to allow. A config that somebody
     trains by is their own, so `module:Id` there is imported.
     """
-    module, colon, _ = env_id.rpartition(":")
-    if env is not None or not colon or module in sys.modules or module in ("popgym", "callable"):
-        # popgym is ours to import (envs/memory.py); a callable names no module, and `env_source` asks for it
+    module = module_of(env_id)
+    if env is not None or module is None or module in sys.modules:
         return
     raise UserError(
         f"{source}: its environment {env_id!r:.100} would import the module {module!r:.100}, and so run its code; "

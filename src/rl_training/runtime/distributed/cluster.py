@@ -67,6 +67,8 @@ class Cluster:
             with _held_back_stderr() as told:
                 self.ray.init(**how)
         except Exception as error:  # whatever Ray raises of an address that is none of its own, or of a machine it cannot start on
+            if isinstance(error, ConnectionError) and address == "auto":
+                raise UserError("no Ray runs on this machine: start one (ray start --head), or leave the address out") from error
             where = "cannot be started on this machine" if address is None else f"does not answer at {address}"
             reason = NO_TOKEN if "InvalidAuthToken" in told() else f"{' '.join(str(error).split()):.300}"
             raise UserError(f"Ray {where}: {reason}") from error

@@ -76,7 +76,7 @@ def _what_is_started(config: TrainConfig) -> str:
     processes = [
         f"{number} {kind}{'s' * (number > 1)}" for number, kind in ((config.actors, "actor"), (config.replay_shards, "shard")) if number
     ]
-    where = "starting Ray" if config.ray_address is None else f"joining Ray at {config.ray_address}"
+    where = "starting Ray" if config.ray_address is None else f"joining Ray ({config.ray_address})"
     return f"{where} with {' and '.join(processes)}…"
 
 
