@@ -167,7 +167,7 @@ def test_what_it_says_to_type_next_says_what_that_needs(cli: Cli, monkeypatch: p
     ],
 )
 def test_a_command_to_type_says_what_a_file_does_not_decide(changes: dict[str, Any], evaluate: str, resume: str, tmp_path: Path) -> None:
-    values = {"algo": "dqn", "env_id": "CartPole-v1", "total_timesteps": 100, **changes}
+    values = {"algo": "dqn", "env_id": "CartPole-v1", "seed": 1, "total_timesteps": 100, "output_dir": "runs", **changes}
     (tmp_path / "config.yaml").write_text(json.dumps(values))
     assert [command_for(tmp_path, name) for name in ("eval", "resume")] == [evaluate, resume]
 
