@@ -40,7 +40,9 @@ def test_arguments_file_and_standard_input_give_the_same(cli: Cli, trained: Path
         monkeypatch.setattr("sys.stdin", io.StringIO(lines))
         assert cli("predict", "--checkpoint", str(trained), *source) == told
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
-    assert cli("predict", "--checkpoint", str(trained)).out == ""
+    assert cli("predict", "--checkpoint", str(trained)) == (0, "", "")
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)  # a person, who would wait for us
+    assert cli("predict", "--checkpoint", str(trained)).err == "predict: type one observation a line, such as [0, 0.1, 0, 0]; Ctrl-D ends\n"
 
 
 def test_answers_come_one_by_one(trained: Path) -> None:

@@ -52,8 +52,11 @@ def list_configs() -> None:
             rows.append((each.name, f"{each.total_timesteps:,}", figures))
     table(("config", "steps", "reached"), rows, indent="  ")
     typer.echo(
-        "\nReached: the greedy return of the best checkpoint, interquartile mean over seeds [95% interval].\n"
-        "Train one: rl-training train --config dqn/cartpole. Look at it: rl-training configs show dqn/cartpole."
+        "\nReached: the greedy return of the best checkpoint, as the interquartile mean\n"
+        "over seeds [95% interval].\n"
+        "next:\n"
+        "  rl-training train --config dqn/cartpole\n"
+        "  rl-training configs show dqn/cartpole"
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import typer
 
 from rl_training.commands.options import CHECKPOINT
-from rl_training.commands.output import figure
+from rl_training.commands.output import figure, say
 from rl_training.errors import UserError
 
 
@@ -92,6 +92,8 @@ def _answers(checkpoint: str | None, onnx: str | None, observations: Iterator[An
 def _lines(source: str | None) -> Iterator[tuple[str, str]]:
     """The lines that hold something, each with what an error calls it."""
     name = "standard input" if source in (None, "-") else str(source)
+    if source is None and sys.stdin.isatty():  # somebody who forgot them would wait for us, as we for them
+        say("predict", "type one observation a line, such as [0, 0.1, 0, 0]; Ctrl-D ends")
     try:
         with contextlib.nullcontext(sys.stdin) if source in (None, "-") else open(str(source), encoding="utf-8") as file:
             for number, line in enumerate(file, 1):
