@@ -1,4 +1,4 @@
-"""Ray itself: started here or reached at an address, and the places that a run's processes have on it. The one module that imports it."""
+"""Ray itself: started here or reached at an address, and the places that a run's processes have on it. The learner's one import of it."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class Cluster:
                 self._places = None
 
     def close(self) -> None:
-        """Never raises: whoever closes has done what it came for, or an error of its own to tell."""
+        """No failure of Ray is raised: whoever closes has done what it came for, or an error of its own to tell."""
         if not self._began:
             self.release()
             return

@@ -69,7 +69,7 @@ class ShardProcess:
         buffer = self._buffer
         batch = {name: value.numpy() for name, value in buffer.sample(count, 0.0).items() if name != "weights"}
         leaves = buffer.leaves(batch["indices"]) if "indices" in batch else None
-        return Drawn(batch, leaves, ShardFacts(buffer.mass, len(buffer), 0))
+        return Drawn(batch, leaves, ShardFacts(buffer.mass, len(buffer), 0))  # transitions are counted where somebody asks for them
 
     def update_priorities(self, slots: Array, priorities: Array) -> None:
         self._buffer.update_priorities(slots, priorities)
