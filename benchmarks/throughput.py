@@ -135,7 +135,7 @@ def main() -> None:
     results = []
     for hidden in ((64, 64), (120, 84)):
         for every in (1, 4):
-            case = f"DQN, CartPole, hidden {hidden}, an update every {every} steps"
+            case = f"DQN, CartPole, hidden {hidden}, an update every {f'{every} steps' if every > 1 else 'step'}"
             if options.only not in case:
                 continue
             work: dict[str, Callable[[int], object]] = {

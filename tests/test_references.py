@@ -120,7 +120,7 @@ def line(*returns: float, steps: int = 1_100_000, published: tuple[str, str] = (
     for seed, value in enumerate(returns, 1):
         raw = ledger_runs.record(f"dqn__pong__seed{seed}", "dqn", PONG, final=final)
         raw["config"]["total_timesteps"] = steps
-        raw["training"] = [[750_000, -99.0, 9], [1_000_000, value, 8], [1_100_000, 99.0, 3]]
+        raw["training"] = [[750_000, -99.0, 9], [1_000_000, value, 8], [1_100_000, 99.0, 3], [5_000_000, 99.0, 3]]
         records.append(Record.from_json(raw, source="here"))
     return Line("`dqn`", PONG, steps, tuple(records), Published(source=published[0], row=published[1]))
 

@@ -52,7 +52,10 @@ class Line:
 
     @property
     def span(self) -> float:
-        """How many of a run's steps pass while an episode is played: its length times the games at once. 0 where nobody knows."""
+        """How many of a run's steps pass while an episode of training is played: its length times the games at once. 0 where nobody knows,
+        and beside evaluations."""
+        if self.published.reference.measure == "evaluation":
+            return 0.0
         ended = [
             (count, record.config.get("num_envs", 1)) for record in self.records for step, _, count in record.training if step == self.step
         ]
