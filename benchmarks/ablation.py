@@ -1,8 +1,8 @@
 """What each piece of `src/rl_training/speed/` is worth: the same work with it and without it, all the rest in place.
 
 The learner's cases are those of `benchmarks.learner` (sample, loss, gradient, Adam, priorities), the whole loop's those of
-`benchmarks.throughput`, and MinAtar's those of `benchmarks.minatar_cpu`. With `--device cuda` the pieces of a GPU: CUDA graphs and the
-streams inside of them.
+`benchmarks.throughput`, MinAtar's those of `benchmarks.minatar_cpu`, and PQN's that of `benchmarks.pqn_cpu`. With `--device cuda` the
+pieces of a GPU: CUDA graphs and the streams inside of them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from unittest import mock
 import gymnasium as gym
 import torch
 
-from benchmarks import gpu, learner, minatar_cpu, throughput
+from benchmarks import gpu, learner, minatar_cpu, pqn_cpu, throughput
 from benchmarks.before_after import HERE, Served
 from benchmarks.common import Contender, Result, arguments, compare, prepare, repeat_for, save
 from benchmarks.learner_peers import ACTIONS, BATCH, OBS_DIM, ROWS, Work, data
@@ -126,6 +126,7 @@ def without(piece: str) -> Iterator[None]:
         "hand gradients": mock.patch("rl_training.runtime.accelerate.accelerate_learner", nothing),
         "patches in acting": mock.patch("rl_training.speed.numpy_pass.has_patches", nothing),
         "patches in the gradient": mock.patch("rl_training.speed.tapes.has_patches", nothing),
+        "normed layers over kept buffers": mock.patch("rl_training.speed.normed_stack.is_normed_stack", nothing),
         "all of speed/": mock.patch.dict("os.environ", RL_TRAINING_SPEED="0"),
     }
     with patches[piece]:
@@ -142,6 +143,10 @@ def loop(piece: str, on: bool, *, every: int, first: int, last: int, threads: in
 def minatar_loop(piece: str, on: bool, *, first: int, last: int, threads: int) -> Contender:
     train = partial(minatar_cpu.train_ours, threads=threads)
     return with_or_without(piece, on, throughput.timed(train, first, last, env=minatar_cpu.TimedGame))
+
+
+def pqn_loop(piece: str, on: bool, *, threads: int) -> Contender:
+    return with_or_without(piece, on, pqn_cpu.timed(partial(pqn_cpu.train_ours, threads=threads), warm=1, rollouts=4))
 
 
 def with_or_without(piece: str, on: bool, measure: Contender) -> Contender:
@@ -170,6 +175,7 @@ LOOP = {"NumPy acting pass": 4, "hand gradients": 1, "compiled step": 1, "all of
 """Piece → environment steps from one update to the next: the best case of each."""
 
 MINATAR = ("patches in acting", "patches in the gradient", "all of speed/")
+PQN = ("normed layers over kept buffers", "all of speed/")
 
 
 def on_cuda(algo: str, piece: str, on: bool) -> Work:
@@ -230,6 +236,10 @@ def main() -> None:
         if wanted(case):
             make = partial(loop, piece, every=every, first=first, last=last, threads=options.threads)
             results.append(pair(case, "environment steps/s", make, options.rounds))
+    for piece in PQN:
+        case = f"{piece}: PQN, whole loop"
+        if wanted(case):
+            results.append(pair(case, "environment steps/s", partial(pqn_loop, piece, threads=options.threads), options.rounds))
     gym.register(id=minatar_cpu.ENV_ID, entry_point=minatar_cpu.make_timed)
     for piece in MINATAR:
         case = f"{piece}: DQN, MinAtar Breakout, whole loop, an update every {minatar_cpu.EVERY} steps"

@@ -14,7 +14,7 @@ import ledger_runs
 from benchmarks.publish import RESULTS, ROOT, STATISTICS
 from rl_training.errors import UserError
 from rl_training.experiment.registry import algorithm_names
-from rl_training.ledger.publish import PUBLISHED, overview, publish, results_page, rows_of
+from rl_training.ledger.publish import PUBLISHED, overview, publish, reached_by_configs, results_page, rows_of
 from rl_training.ledger.readme import BEGIN, END, learned, speed, spliced
 from rl_training.ledger.records import Record, read_records
 from rl_training.ledger.statistics import Estimate, Statistics, bootstrap_improvement, bootstrap_iqm, bootstrap_profile
@@ -44,6 +44,21 @@ def test_the_stored_statistics_are_those_of_their_scores() -> None:
     stored = json.loads(STATISTICS.read_text())
     key = next(key for key in stored if key.startswith("iqm") and stored[key][1] < stored[key][2])
     assert bootstrap_iqm(json.loads(key.partition(" ")[2])) == pytest.approx(stored[key])
+
+
+@pytest.mark.parametrize(("change", "counts"), [({"eval_interval": 7_000}, True), ({"algo_kwargs.gamma": 0.5}, False)])
+def test_a_config_reached_what_runs_trained_as_it_says_did(tmp_path: Path, change: dict[str, Any], counts: bool) -> None:
+    """How often a run was looked at does not count; how it was trained does."""
+    file = tmp_path / "one.yaml"
+    run = {"config": "configs/dqn/cartpole.yaml", "set": change}
+    file.write_text(
+        yaml.safe_dump({"description": "", "seeds": [1], "tasks": [{"name": "CartPole", "total_timesteps": 50_000, "runs": [run]}]})
+    )
+    suite = load_suite(str(file))
+    (group,) = plan_groups(suite)
+    raw = ledger_runs.record(group.plans[0].name, best=9.0, config=json.loads(json.dumps(group.plans[0].config.to_dict())))
+    reached = json.loads(reached_by_configs([suite], [Record.from_json(raw, source="here")], Statistics()))
+    assert reached == ({"dqn/cartpole": {"task": "CartPole", "mean": 9.0, "low": 9.0, "high": 9.0, "seeds": 1}} if counts else {})
 
 
 # Statistics

@@ -18,6 +18,7 @@ from rl_training.ledger.suites import Suite, Task, load_suite, plan_config
 from rl_training.ledger.text import estimate, markdown, number, numbers, thousands
 
 AT_A_GLANCE = ("classic", "memory")
+WATCHED = frozenset(("eval_interval", "log_interval", "checkpoint_interval"))  # how often a run is looked at, not how it is trained
 PUBLISHED = ("classic", "on_policy", "memory", "minatar", "atari", "ablation")
 
 
@@ -38,17 +39,19 @@ def publish(root: Path, statistics_file: Path, results: Path, *, frozen: bool = 
 
 
 def reached_by_configs(suites: Iterable[Suite], records: Iterable[Record], statistics: Statistics) -> str:
-    """What `rl-training configs` says of the shipped configs, as JSON: of those with records of all seeds, made as the file is now."""
+    """What `rl-training configs` says of the shipped configs, as JSON: of those with records of all seeds, trained as the file says now."""
     found, shipped = by_group(records), set(shipped_configs())
     reached: dict[str, dict[str, object]] = {}
     for suite in suites:
         for task in suite.tasks:
             for run in task.runs:
                 file = (run.config or "").removeprefix("configs/")
-                if file not in shipped or run.set:
+                if file not in shipped or not run.set.keys() <= WATCHED:
                     continue
                 plans = list(plan_config(file, [], run.seeds or suite.seeds))
-                made = {record.seed: record for record in found.get(plans[0].group, []) if not differences(record, plans[0])}
+                made = {
+                    record.seed: record for record in found.get(plans[0].group, []) if WATCHED.issuperset(differences(record, plans[0]))
+                }
                 if all(plan.config.seed in made for plan in plans):
                     point, low, high = statistics.iqm([made[plan.config.seed].score("best") for plan in plans])
                     figures = {"mean": round(point, 4), "low": round(low, 4), "high": round(high, 4), "seeds": len(plans)}
