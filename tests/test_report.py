@@ -136,7 +136,7 @@ def test_a_long_curve_is_thinned_with_its_ends() -> None:
         (["records", "-o", "no_folder/page.html"], "there is no folder no_folder"),
         (["records", "-o", "empty"], "empty: is a folder"),
         (["records/statistics.json"], "statistics.json: is no record of a run"),
-        ([], "RESULTS_OR_RUNS"),
+        ([], "Missing argument 'FOLDER'"),
     ],
 )
 def test_bad_input(
