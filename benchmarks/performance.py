@@ -96,7 +96,7 @@ def section(title: str, name: str, missing: list[str], note: str = "", *, module
 
 
 def ablation(missing: list[str]) -> list[str]:
-    """Each piece of speed/ with and without it; MinAtar's and the GPU's are records of their own."""
+    """Each piece of speed/ with and without it; MinAtar's, PQN's and the GPU's are records of their own."""
     lines = []
     for name in ("ablation", "ablation_minatar", "ablation_pqn", "ablation_gpu"):
         record = load(name)

@@ -45,7 +45,7 @@ def test_a_table_says_what_it_was_made_with() -> None:
 def test_a_missing_record_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(performance, "RESULTS", tmp_path)
     page = performance.pages()[performance.PAGE]
-    named = "throughput, minatar_cpu, learner, recurrent, replay, ablation, ablation_minatar, ablation_gpu, gpu, gpu_pixels"
+    named = "throughput, minatar_cpu, learner, recurrent, replay, ablation, ablation_minatar, ablation_pqn, ablation_gpu, gpu, gpu_pixels"
     assert f"Not measured yet: {named}" in page
     machine = {"time": "2026-01-02T", "cores": 2, "cpu": "X", "threads": 1, "python": "3.12", "versions": {"torch": "2"}}
     (tmp_path / "learner.json").write_text(
