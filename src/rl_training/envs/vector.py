@@ -252,7 +252,7 @@ class VectorEnvs:
             raise CheckpointError("the checkpoint's environments cannot be played again: it was made with vectorization native")
         self.load_statistics(state["statistics"])
         self._resets = state["resets"]
-        self._tally.load_state_dict(saved, self._none)
+        self._tally.load_state_dict(saved, self._none)  # what fails from here on fails before the first step
         if self._episodes is None:
             if self.reward_normalizer is not None:
                 self.reward_normalizer.reset()

@@ -214,7 +214,7 @@ def _atari(lines: Sequence[tuple[Task, Line]]) -> Section:
         cells.append([task.name, line.label, count(line.step), f"{number(ours)} ({_seeds(len(line.ours))})", theirs, duration(seconds)])
     text = (
         f"Training returns of the last {WINDOW:,} steps, on one GPU that several runs shared, beside runs that others published in the "
-        "same protocol, one game at a time. Ours play 64 games at once, so their returns are of older policies. "
+        "same protocol, one game at a time. Ours play 64 games at once (8 where it says so), so their returns are of older policies. "
         "[Results](results.md#atari) says by how much, and whether a difference is more than chance.\n\n"
     )
     table = markdown(["game", "", "steps", "ours", "published", "wall time"], cells)
