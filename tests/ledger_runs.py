@@ -49,6 +49,19 @@ def finish(plan: Plan, folder: Path, progress: Callable[[int], None]) -> dict[st
     return {**record(plan.name, plan.config.algo, plan.config.env_id), "config": plan.config.to_dict()}
 
 
+class InterruptedAtItsStart:
+    """A Ctrl-C that comes while the worker's process still reads what it is to do, and imports the package for it."""
+
+    def __init__(self) -> None:
+        self.signum = signal.SIGINT
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        os.kill(os.getpid(), state["signum"])
+
+    def __call__(self, plan: Plan, folder: Path, progress: Callable[[int], None]) -> dict[str, Any]:
+        return finish(plan, folder, progress)
+
+
 def fail_on_seed_2(plan: Plan, folder: Path, progress: Callable[[int], None]) -> dict[str, Any]:
     if plan.config.seed == 2:
         if plan.config.algo == "dqn":

@@ -308,7 +308,7 @@ def test_rows_of_ones_own_on_the_command_line(cli: Cli, row: str) -> None:
     assert get_algorithm_spec(row).summary
     # Elsewhere, a checkpoint of a row that was not registered says so.
     del registry._TABLE[row]
-    assert f"algorithm '{row}' is not known here (register it first)" in cli.refused("eval", "--checkpoint", checkpoint)
+    assert f"algorithm '{row}' is not known here (import the module that registers it" in cli.refused("eval", "--checkpoint", checkpoint)
 
 
 def test_an_own_setting_is_checked_like_any_other(cli: Cli) -> None:

@@ -175,7 +175,7 @@ def test_what_is_done_is_not_repeated_and_what_failed_is(plans: list[Plan], tmp_
 def test_an_interrupted_suite_keeps_what_is_finished_and_leaves_nothing_behind(plans: list[Plan], tmp_path: Path) -> None:
     results = tmp_path / "results"
     handler = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(Interrupted, match="1 runs were finished and are kept") as stopped:
+    with pytest.raises(Interrupted, match="finished and kept: 1;") as stopped:
         run(plans, results, ledger_runs.interrupt_after_the_first, jobs=1)
     assert stopped.value.signum == signal.SIGTERM and signal.getsignal(signal.SIGTERM) is handler
     assert [path.name for path in results.iterdir()] == ["dqn__chain__seed1.json"]
@@ -187,6 +187,13 @@ def test_an_interrupted_suite_keeps_what_is_finished_and_leaves_nothing_behind(p
     assert len(read_records(results)) == 4
 
 
+def test_an_interrupt_while_a_run_starts_is_the_suites_alone(plans: list[Plan], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A terminal sends it to both, and the run would print a traceback before the suite says that it was interrupted."""
+    outcome = run(plans[:1], tmp_path / "results", ledger_runs.InterruptedAtItsStart())
+    assert not outcome.failures and len(outcome.records) == 1 and "Traceback" not in capfd.readouterr().err
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())  # here it is heard again
+
+
 def test_a_worker_can_say_that_it_was_interrupted() -> None:
     """Processes of a pool hand their errors over pickled; one that cannot be read back leaves the pool waiting for ever."""
     received = pickle.loads(pickle.dumps(Interrupted("stopped at step 3", signum=15)))
@@ -195,7 +202,8 @@ def test_a_worker_can_say_that_it_was_interrupted() -> None:
 
 def test_a_suite_from_the_command_line(suite_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Real training, once: the record holds the config, the curve, both evaluations, the commit and the machine."""
-    arguments = ("ledger", str(suite_file), "--results", "out", "--seeds", "7", "--jobs", "1")
+    Path("mark.py").write_text("import os\nwith open('imported', 'a') as file:\n    file.write(f'{os.getpid()}\\n')\n")
+    arguments = ("--import", "mark", "ledger", str(suite_file), "--results", "out", "--seeds", "7", "--jobs", "1")
     assert main([*arguments, "--dry-run"]) == 0
     assert "2 runs, 0 done, 2 to do (400 environment steps)" in capsys.readouterr().out
     assert not Path("out").exists()
@@ -204,6 +212,7 @@ def test_a_suite_from_the_command_line(suite_file: Path, capsys: pytest.CaptureF
     assert main(arguments) == 0
     out, err = capsys.readouterr()
     assert "[1/1] dqn__chain__seed7: best" in err and "| dqn__chain |" in out
+    assert len(set(Path("imported").read_text().split())) == 2  # here and in the run's process, which knows rows and environments by it
     raw = json.loads(Path("out/dqn__chain__seed7.json").read_text())
     assert raw["best"]["eval_episodes"] == raw["final"]["eval_episodes"] == 100
     assert [step for step, _ in raw["curve"]] == [100, 200]

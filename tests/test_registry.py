@@ -77,9 +77,9 @@ def test_n_step_dqn_takes_at_least_two_steps() -> None:
 
 
 def test_an_unknown_row_is_named_with_the_nearest() -> None:
-    with pytest.raises(ConfigError, match=r"algo 'prioritised_dqn' is unknown; did you mean prioritized_dqn\?"):
+    with pytest.raises(ConfigError, match=r"algo 'prioritised_dqn' is unknown; did you mean prioritized_dqn\?$"):
         get_algorithm_spec("prioritised_dqn")
-    with pytest.raises(ConfigError, match=r"known: .*dqn"):
+    with pytest.raises(ConfigError, match=r"known: .*dqn.*; for a row of your own import its module first \(--import MODULE\)$"):
         get_algorithm_spec("zzz")
 
 

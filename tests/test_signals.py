@@ -317,14 +317,35 @@ def test_an_interrupt_while_numpy_is_imported_ends_the_command(tmp_path: Path) -
     assert (done.returncode, done.stderr) == (130, "interrupted\n") and not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize("module", ["typer", "rl_training.commands.train", "rl_training.experiment.config", "torch._C", "torch.autograd"])
-def test_an_interrupt_inside_any_import_is_one_line(tmp_path: Path, module: str) -> None:
+MODULE = 'runpy.run_module("rl_training", run_name="__main__")'  # python -m rl_training
+SCRIPT = "from rl_training.__main__ import main; sys.exit(main())"  # what an installer makes of [project.scripts]
+
+
+@pytest.mark.parametrize(
+    ("module", "start"),
+    [
+        ("rl_training.interrupts", MODULE),
+        ("rl_training.interrupts", SCRIPT),
+        ("typer", SCRIPT),
+        ("rl_training.commands.train", MODULE),
+        ("rl_training.experiment.config", MODULE),
+        ("torch._C", MODULE),
+        ("torch.autograd", SCRIPT),
+    ],
+)
+def test_an_interrupt_inside_any_import_is_one_line(tmp_path: Path, module: str, start: str) -> None:
     """Before the command line is there, inside it, and inside torch, whose import fails in several ways where something is raised."""
-    done = interrupted_while_importing(module, "train", "dqn", "--env", "CartPole-v1", "--output-dir", str(tmp_path / "runs"))
+    command = "train", "dqn", "--env", "CartPole-v1", "--output-dir", str(tmp_path / "runs")
+    done = interrupted_while_importing(module, *command, start=start)
     assert (done.returncode, done.stderr) == (130, "interrupted\n") and not (tmp_path / "runs").exists()
 
 
-def interrupted_while_importing(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def test_the_console_script_starts_where_an_interrupt_is_answered() -> None:
+    project = (Path(__file__).parent.parent / "pyproject.toml").read_text(encoding="utf-8")
+    assert 'rl-training = "rl_training.__main__:main"' in project
+
+
+def interrupted_while_importing(module: str, *arguments: str, start: str = MODULE) -> subprocess.CompletedProcess[str]:
     code = f"""
 import runpy, signal, sys
 
@@ -335,6 +356,6 @@ class Interrupting:
 
 sys.meta_path.insert(0, Interrupting())
 sys.argv = ["rl-training", *sys.argv[1:]]
-runpy.run_module("rl_training", run_name="__main__")
+{start}
 """
     return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=120, check=False)

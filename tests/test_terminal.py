@@ -17,7 +17,8 @@ import pytest
 from rich.console import Console
 
 from command_line import Cli
-from rl_training.commands.output import command_for, figure
+from rl_training.commands.following import after_training, to_go_on
+from rl_training.commands.output import figure
 from rl_training.commands.side_by_side import SideBySide
 from rl_training.errors import Interrupted
 from rl_training.experiment.config import TrainConfig
@@ -26,6 +27,7 @@ from rl_training.ledger.display import Display
 from rl_training.runtime import workflows
 from rl_training.runtime.progress import Progress, ProgressFile
 from rl_training.runtime.progress_line import duration, fitted
+from rl_training.runtime.run import TrainResult
 from rl_training.runtime.seeds import SeedRun
 from test_dqn_trainer_smoke import smoke_config
 
@@ -156,19 +158,57 @@ def test_what_it_says_to_type_next_says_what_that_needs(cli: Cli, monkeypatch: p
     assert [line.partition("  # ")[2] for line in following] == ["", "first: pip install 'rl-training[video]'", ""]
 
 
+def ended(run: Path, *, at: int, **changes: Any) -> TrainResult:
+    values = {"algo": "dqn", "env_id": "CartPole-v1", "seed": 1, "total_timesteps": 100, "output_dir": "runs", **changes}
+    (run / "config.yaml").write_text(json.dumps(values))
+    return TrainResult(run, run / "checkpoints" / f"step_{at}", {"global_step": at})
+
+
 @pytest.mark.parametrize(
-    ("changes", "evaluate", "resume"),
+    ("changes", "imports", "evaluate", "resume"),
     [
-        ({}, "rl-training eval", "rl-training resume"),
-        ({"env_id": "popgym:popgym-RepeatPreviousEasy-v0"}, "rl-training eval", "rl-training resume"),
-        ({"env_id": "mine:My-v0"}, "rl-training --import mine eval", "rl-training --import mine resume"),
-        ({"actors": 2, "ray_address": "gpu-host:6379"}, "rl-training eval", "rl-training resume --ray-address gpu-host:6379"),
+        ({}, [], "rl-training eval", "rl-training resume"),
+        ({"env_id": "popgym:popgym-RepeatPreviousEasy-v0"}, [], "rl-training eval", "rl-training resume"),
+        ({"env_id": "mine:My-v0"}, [], "rl-training --import mine eval", "rl-training --import mine resume"),
+        ({"env_id": "mine:My-v0"}, ["rows", "mine"], *(f"rl-training --import rows --import mine {name}" for name in ("eval", "resume"))),
+        ({"actors": 2, "ray_address": "gpu-host:6379"}, [], "rl-training eval", "rl-training resume --ray-address gpu-host:6379"),
     ],
 )
-def test_a_command_to_type_says_what_a_file_does_not_decide(changes: dict[str, Any], evaluate: str, resume: str, tmp_path: Path) -> None:
-    values = {"algo": "dqn", "env_id": "CartPole-v1", "seed": 1, "total_timesteps": 100, "output_dir": "runs", **changes}
-    (tmp_path / "config.yaml").write_text(json.dumps(values))
-    assert [command_for(tmp_path, name) for name in ("eval", "resume")] == [evaluate, resume]
+def test_a_command_to_type_says_what_a_file_does_not_decide(
+    changes: dict[str, Any], imports: list[str], evaluate: str, resume: str, tmp_path: Path
+) -> None:
+    lines = after_training(ended(tmp_path, at=50, **changes), imports)
+    assert [line.partition(" --checkpoint ")[0] for line in lines] == [evaluate, evaluate, resume]
+    assert to_go_on(tmp_path, imports) == f"{resume} --checkpoint {tmp_path}"
+
+
+@pytest.mark.parametrize(
+    ("at", "changes", "more"),
+    [
+        (50_004, {"total_timesteps": 50_000}, ["--total-timesteps", "100000"]),  # 8 environments went over by 4
+        (40_960, {"total_timesteps": 40_960}, ["--total-timesteps", "82000"]),
+        (7, {"total_timesteps": 7}, ["--total-timesteps", "14"]),
+        (30_000, {"total_timesteps": 100_000}, []),  # a callback ended it: on to its own total
+        (600, {"total_timesteps": 600, "schedule_timesteps": 1_000}, []),  # resumed to a nearer end than the one it began with
+        (
+            100,
+            {"algo_kwargs": {"lr_schedule": "linear"}},
+            ["--total-timesteps", "200", "--extend-schedule"],
+        ),  # else nothing is learned
+    ],
+)
+def test_what_trains_on_is_a_round_longer_total_or_the_runs_own(at: int, changes: dict[str, Any], more: list[str], tmp_path: Path) -> None:
+    resume = after_training(ended(tmp_path, at=at, **changes), [])[2]
+    assert shlex.split(resume) == ["rl-training", "resume", "--checkpoint", str(tmp_path), *more]
+
+
+def test_modules_that_a_command_imports_are_imported_by_the_next(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows and environments that they register are not there in a new shell."""
+    Path("my_rows.py").write_text("")
+    done = cli("--import", "my_rows", "train", "--config", "small.yaml")
+    following = [shlex.split(line) for line in done.out.split("next:\n")[1].splitlines()]
+    assert [line[:4] for line in following] == [["rl-training", "--import", "my_rows", name] for name in ("eval", "eval", "resume")]
+    assert cli(*following[2][1:], "--quiet").code == 0
 
 
 def test_after_an_interrupt_it_says_how_to_go_on(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,6 +218,7 @@ def test_after_an_interrupt_it_says_how_to_go_on(cli: Cli, monkeypatch: pytest.M
     monkeypatch.setattr(workflows, "train", leave)
     outcome = cli("train", "--config", "small.yaml")
     assert outcome.code == 130
+    assert "go on with: rl-training --import json resume --checkpoint" in cli("--import", "json", "train", "--config", "small.yaml").err
     assert outcome.err == "interrupted: interrupted at step 9; saved x; go on with: rl-training resume --checkpoint 'runs/a b'\n"
     error = pickle.loads(pickle.dumps(Interrupted("x", signum=15, run_dir=Path("r"))))  # ours, between our processes
     assert (error.signum, error.run_dir) == (15, Path("r"))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import shlex
 import signal
 import sys
 import threading
@@ -23,9 +22,10 @@ import typer
 
 from rl_training.commands.configs import configs_app
 from rl_training.commands.exchange import export, import_sb3
+from rl_training.commands.following import to_go_on
 from rl_training.commands.listing import algos, doctor
 from rl_training.commands.measuring import ledger, report, tune
-from rl_training.commands.output import command_for, say
+from rl_training.commands.output import say
 from rl_training.commands.policies import evaluate, predict
 from rl_training.commands.train import resume, train
 from rl_training.errors import Interrupted, RunError, UserError
@@ -79,7 +79,7 @@ def root(
 ) -> None:
     for module in imports:
         _import(module)
-    ctx.obj = imports
+    ctx.ensure_object(list).extend(imports)
     if version:
         import rl_training
 
@@ -161,11 +161,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: Sequence[str] | None) -> int:
+    imports: list[str] = []  # the modules that `root` was told to import: a context's `obj`
     try:
         command = typer.main.get_command(app)
         with warnings.catch_warnings(), _modules_here():
             warnings.showwarning = _show_warning
-            code = command.main(args=None if argv is None else list(argv), prog_name="rl-training", standalone_mode=False)
+            code = command.main(args=None if argv is None else list(argv), prog_name="rl-training", standalone_mode=False, obj=imports)
     except _UsageError as error:
         say("error", f"{getattr(error, 'format_message', error.__str__)()} (see --help)")
         code = 2
@@ -173,8 +174,7 @@ def _run(argv: Sequence[str] | None) -> int:
         say("error", error)
         code = 2
     except Interrupted as error:
-        run = error.run_dir
-        go_on = "" if run is None else f"; go on with: {command_for(run, 'resume')} --checkpoint {shlex.quote(str(run))}"
+        go_on = "" if error.run_dir is None else f"; go on with: {to_go_on(error.run_dir, imports)}"
         say("interrupted", f"{error}{go_on}")
         code = 128 + error.signum
     except RunError as error:

@@ -12,6 +12,7 @@ from rl_training.ledger import RESULTS
 
 
 def ledger(
+    ctx: typer.Context,
     suite: str = typer.Argument(..., metavar="SUITE", help="A suite file, or a shipped one, such as smoke, classic or minatar."),
     results: Path = typer.Option(RESULTS, "--results", metavar="DIR", help="Where the records are, one JSON per run."),
     jobs: int | None = typer.Option(None, "--jobs", min=1, help="Runs side by side (all cores if not given)."),
@@ -25,9 +26,10 @@ def ledger(
     import os
 
     from rl_training.ledger.commands import run_suite
+    from rl_training.ledger.runner import AfterImports
 
-    many = jobs or os.cpu_count() or 1
-    for text in run_suite(suite, results=results, jobs=many, seeds=seeds, device=device, redo=redo, dry=dry, quiet=quiet):
+    many, work = jobs or os.cpu_count() or 1, AfterImports(tuple(ctx.obj))
+    for text in run_suite(suite, results=results, jobs=many, seeds=seeds, device=device, redo=redo, dry=dry, quiet=quiet, work=work):
         typer.echo(text)
 
 
@@ -43,6 +45,7 @@ def report(
 
 
 def tune(
+    ctx: typer.Context,
     config: str = CONFIG,
     space: Path | None = typer.Option(None, "--space", metavar="FILE", help="What to search (a shipped space of the row if not given)."),
     trials: int = typer.Option(50, "--trials", min=1, help="Trials the study shall hold in the end."),
@@ -58,11 +61,13 @@ def tune(
     """Search better settings for a config (extra `tune`)."""
     import os
 
+    from rl_training.ledger.runner import AfterImports
     from rl_training.ledger.tune import make_search
     from rl_training.ledger.tune import tune as run_study
     from rl_training.runtime.seeds import parse_seeds
 
     policy: Literal["best", "final"] = "best" if best else "final"
     search = make_search(config, space, seeds=parse_seeds(seeds), total_timesteps=total_timesteps, episodes=episodes, policy=policy)
-    for text in run_study(search, study, output, trials=trials, jobs=jobs or os.cpu_count() or 1, quiet=quiet):
+    many, work = jobs or os.cpu_count() or 1, AfterImports(tuple(ctx.obj))
+    for text in run_study(search, study, output, trials=trials, jobs=many, quiet=quiet, work=work):
         typer.echo(text)

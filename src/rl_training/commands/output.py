@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
-import shlex
 import shutil
 import sys
 import textwrap
 from collections.abc import Sequence
-from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
-from rl_training.errors import UserError
+from rl_training.commands.following import after_training
 
 if TYPE_CHECKING:
     from rl_training.runtime.run import TrainResult
@@ -35,40 +31,21 @@ def figure(value: float) -> str:
     return f"{value:.1f}" if abs(value) >= 10 or value == int(value) else f"{value:.3g}"
 
 
-def show_result(result: TrainResult, quiet: bool) -> None:
-    """What a training run ended with."""
+def show_result(result: TrainResult, imports: Sequence[str], quiet: bool) -> None:
+    """What a training run ended with, and what to type next."""
     if quiet:
         typer.echo(result.checkpoint_path)
         return
-    metrics, run = result.metrics, shlex.quote(str(result.run_dir))
+    metrics = result.metrics
     typer.echo(f"run:        {result.run_dir}")
     typer.echo(f"checkpoint: {result.checkpoint_path}")
     typer.echo(
         f"greedy return {figure(metrics['eval_return_mean'])} ± {figure(metrics['eval_return_std'])} "
         f"over {metrics['eval_episodes']} episodes at step {metrics['global_step']}"
     )
-    command = partial(command_for, result.run_dir)
-    best = f"{run}/checkpoints/best" if (result.run_dir / "checkpoints" / "best").exists() else run
     typer.echo("next:")
-    typer.echo(f"  {command('eval')} --checkpoint {best} --seed 2026")
-    first = "" if importlib.util.find_spec("moviepy") else "  # first: pip install 'rl-training[video]'"
-    typer.echo(f"  {command('eval')} --checkpoint {best} --record play.mp4{first}")
-    typer.echo(f"  {command('resume')} --checkpoint {run} --total-timesteps {2 * metrics['global_step']}")
-
-
-def command_for(run_dir: Path, name: str) -> str:
-    """`rl-training NAME` as it is typed for this run: with what a file does not decide, the import of its environment's module and, to
-    resume on a cluster, the address."""
-    from rl_training.experiment.config import load_config
-    from rl_training.runtime.trainer_setup import module_of
-
-    try:
-        config = load_config(run_dir / "config.yaml")
-    except (UserError, OSError):  # it is only a hint
-        return f"rl-training {name}"
-    module, address = module_of(config.env_id), config.ray_address if name == "resume" else None
-    allowed = ["--import", module] if module is not None else []
-    return shlex.join(["rl-training", *allowed, name, *(["--ray-address", address] if address is not None else [])])
+    for line in after_training(result, imports):
+        typer.echo(f"  {line}")
 
 
 def table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]], *, indent: str = "") -> None:

@@ -63,7 +63,7 @@ def train(
             from rl_training.runtime.progress import ProgressFile
 
             callbacks = (ProgressFile(progress_to),)
-        show_result(workflows.train(loaded, run_suffix=run_suffix, callbacks=callbacks, quiet=quiet), quiet)
+        show_result(workflows.train(loaded, run_suffix=run_suffix, callbacks=callbacks, quiet=quiet), ctx.obj, quiet)
         return
     if seed is not None:
         raise UserError("--seed and --seeds: give one of them")
@@ -85,7 +85,7 @@ def train(
         results = []
         for each in configs:
             results.append(workflows.train(each, run_suffix=run_suffix, quiet=quiet))
-            show_result(results[-1], quiet)
+            show_result(results[-1], ctx.obj, quiet)
         _summarise([result.metrics["eval_return_mean"] for result in results], quiet)
 
 
@@ -141,6 +141,7 @@ def _summarise(returns: list[float], quiet: bool) -> None:
 
 
 def resume(
+    ctx: typer.Context,
     checkpoint: str = CHECKPOINT,
     total_timesteps: int | None = TOTAL,
     extend_schedule: bool = typer.Option(False, "--extend-schedule", help="Schedules run over the new total, not the original one."),
@@ -159,7 +160,7 @@ def resume(
         "ray_address": ray_address,
         "output_dir": output_dir,
     }
-    show_result(workflows.resume_training(checkpoint, **options, quiet=quiet), quiet)
+    show_result(workflows.resume_training(checkpoint, **options, quiet=quiet), ctx.obj, quiet)
 
 
 def _flag(key: str, value: object) -> str:

@@ -69,7 +69,8 @@ def read_manifest(checkpoint: Path) -> dict[str, Any]:
     if not 0 <= manifest["step"] < 10**18:
         raise CheckpointError(f"{file}: step is {_short(manifest['step'])}")
     if manifest["algo"] not in algorithm_names():
-        raise CheckpointError(f"{file}: algorithm {manifest['algo']!r:.60} is not known here (register it first)")
+        register = "import the module that registers it; on the command line: --import MODULE"
+        raise CheckpointError(f"{file}: algorithm {manifest['algo']!r:.60} is not known here ({register})")
     for name, found in manifest["files"].items():
         if not is_file_name(name) or not isinstance(found, str) or not re.fullmatch(r"[0-9a-f]{64}", found):
             raise CheckpointError(f"{file}: {name!r:.60} in files is no digest of a file of a checkpoint")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from rl_training.errors import ConfigError
-from rl_training.experiment.explain import did_you_mean
+from rl_training.experiment.explain import did_you_mean, nearest
 from rl_training.experiment.explain import shown as _shown
 from rl_training.experiment.network_parts import imported, torso_observations
 from rl_training.experiment.settings import (
@@ -150,7 +150,8 @@ def get_algorithm_spec(name: str) -> AlgorithmSpec:
     try:
         return _TABLE[name]
     except (KeyError, TypeError):
-        raise ConfigError(f"algo {name!r} is unknown{did_you_mean(name, _TABLE)}") from None
+        own = "" if nearest(name, _TABLE) else "; for a row of your own import its module first (--import MODULE)"
+        raise ConfigError(f"algo {name!r} is unknown{did_you_mean(name, _TABLE)}{own}") from None
 
 
 def algorithm_names() -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from rl_training.errors import RunError, UserError
 from rl_training.ledger.display import Display
 from rl_training.ledger.judging import fallen_short
-from rl_training.ledger.runner import look, run_plans
+from rl_training.ledger.runner import Work, look, run_plan, run_plans
 from rl_training.ledger.suites import Group, Plan, load_suite, plan_groups
 from rl_training.ledger.text import plain_table
 from rl_training.runtime.seeds import parse_seeds
@@ -24,6 +24,7 @@ def run_suite(
     redo: bool = False,
     dry: bool = False,
     quiet: bool = False,
+    work: Work = run_plan,
 ) -> Iterator[str]:
     """Runs what is missing of a suite; yields what to print."""
     suite = load_suite(name)
@@ -50,13 +51,12 @@ def run_suite(
     if dry:
         return
     steps = sum(plan.config.total_timesteps for plan in playable)
-    outcome = run_plans(playable, results, jobs=jobs, display=Display(len(playable), steps, quiet=quiet))
+    outcome = run_plans(playable, results, jobs=jobs, display=Display(len(playable), steps, quiet=quiet), work=work)
     again = {record.name for record in outcome.records}
     records = [*(record for record in state.done if record.name not in again), *outcome.records]
     yield plain_table(groups, records)
     if outcome.failures:
-        names = ", ".join(outcome.failures)
-        raise RunError(f"{len(outcome.failures)} runs failed ({names}); the same command runs them again")
+        raise RunError(f"failed: {', '.join(outcome.failures)}; the same command runs what failed again")
     if missing:
         raise RunError(f"of {len(to_do)} runs {len(to_do) - len(playable)} could not be made: {'; '.join(dict.fromkeys(missing.values()))}")
     short = [] if seeds else list(fallen_short(groups, records))  # judgements are calibrated for the suite's own number of seeds

@@ -13,9 +13,10 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from importlib import import_module
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -125,6 +126,19 @@ Work: TypeAlias = Callable[[Plan, Path, Callable[[int], None]], dict[str, Any]]
 """A plan, a folder of its own, and whom to tell how many steps are done → the record."""
 
 
+@dataclass(frozen=True)
+class AfterImports:
+    """`work`, in a process that first imports what its starter was told to (`--import`): rows and environments are registered there."""
+
+    modules: tuple[str, ...]
+    work: Work = run_plan
+
+    def __call__(self, plan: Plan, folder: Path, progress: Callable[[int], None]) -> dict[str, Any]:
+        for module in self.modules:
+            import_module(module)
+        return self.work(plan, folder, progress)
+
+
 def run_plans(plans: Sequence[Plan], results: Path, *, jobs: int, display: Display, work: Work = run_plan) -> Outcome:
     """Runs all of `plans`, at most `jobs` at a time. One that fails does not keep the others from running."""
     if jobs < 1:
@@ -166,8 +180,8 @@ def run_plans(plans: Sequence[Plan], results: Path, *, jobs: int, display: Displ
                         running.remove(worker)
                         _finish(worker, results, outcome, display)
                 if asked_to_stop:
-                    kept = f"{len(outcome.records)} runs were finished and are kept; the same command goes on with the rest"
-                    raise Interrupted(f"{len(running)} runs were stopped, {kept}", signum=asked_to_stop[0])
+                    counts = f"runs stopped: {len(running)}; finished and kept: {len(outcome.records)}"
+                    raise Interrupted(f"{counts}; the same command goes on with the rest", signum=asked_to_stop[0])
     finally:
         for worker in running:
             worker.process.kill()
@@ -193,15 +207,31 @@ def _start(plan: Plan, scratch: Path, work: Work, claim: Claim) -> _Worker:
     ours, theirs = context.Pipe(duplex=False)
     folder = scratch / plan.name
     process = context.Process(target=_work, args=(work, plan, folder, theirs))
-    process.start()
+    with _interrupts_held_back():
+        process.start()
     theirs.close()  # so that the pipe ends when the process does
     return _Worker(plan, process, ours, folder, claim)
+
+
+@contextmanager
+def _interrupts_held_back() -> Iterator[None]:
+    """A process that starts inside imports the package deaf to Ctrl-C, which would end there in a traceback. Ours comes afterwards."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _work(work: Work, plan: Plan, folder: Path, pipe: Connection) -> None:
     """In the worker: whatever happens is told, and the exit code says nothing more."""
     if hasattr(os, "setsid"):
         os.setsid()  # Ctrl-C reaches only the suite, which then stops its workers
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # forgets one that came before
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     try:
         pipe.send(("record", work(plan, folder, lambda step: pipe.send(("step", step)))))
     except BrokenPipeError:

@@ -186,7 +186,8 @@ def load_space(path: Path) -> Space:
     try:
         return Space(**values)
     except ValidationError as error:
-        raise ConfigError(f"{path}: {one_line(error, unknown=lambda key: ' is not a key of a space')}") from None
+        unknown = " is not a key of a space file (what is searched stands under `space:`)"
+        raise ConfigError(f"{path}: {one_line(error, unknown=lambda key: unknown)}") from None
 
 
 def space_of(row: str) -> Space:
@@ -215,7 +216,8 @@ def tune(
         yield from _run_batch(study, search, batch, jobs=jobs, quiet=quiet, work=work)
     complete = study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.COMPLETE,))
     if not complete:
-        raise RunError(f"{study_file}: none of {trials} trials could be run to its end")
+        again = "it keeps them, so name another with --study when the cause is mended"
+        raise RunError(f"{study_file}: none of {trials} trials could be run to its end; {again}")
     best = study.best_trial
     with failing_as_run_error(output):
         write_text(output, _best_yaml(search, best, len(complete)))

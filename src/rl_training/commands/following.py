@@ -1,0 +1,65 @@
+"""What to type next: command lines that can be pasted as they are printed."""
+
+from __future__ import annotations
+
+import importlib.util
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rl_training.errors import UserError
+
+if TYPE_CHECKING:
+    from rl_training.experiment.config import TrainConfig
+    from rl_training.runtime.run import TrainResult
+
+
+def after_training(result: TrainResult, imports: Sequence[str]) -> list[str]:
+    """Measure, watch, train on. imports: the modules that this command was told to import."""
+    run, config = result.run_dir, _config_of(result.run_dir)
+    best = run / "checkpoints" / "best"
+    policy = ["--checkpoint", str(best if best.exists() else run)]
+    video = "" if importlib.util.find_spec("moviepy") else "  # first: pip install 'rl-training[video]'"
+    return [
+        _line("eval", config, imports, *policy, "--seed", "2026"),
+        _line("eval", config, imports, *policy, "--record", "play.mp4") + video,
+        _line("resume", config, imports, "--checkpoint", str(run), *_longer(config, int(result.metrics["global_step"]))),
+    ]
+
+
+def to_go_on(run_dir: Path, imports: Sequence[str]) -> str:
+    """After an interrupt: up to the run's own total."""
+    return _line("resume", _config_of(run_dir), imports, "--checkpoint", str(run_dir))
+
+
+def _config_of(run_dir: Path) -> TrainConfig | None:
+    from rl_training.experiment.config import load_config
+
+    try:
+        return load_config(run_dir / "config.yaml")
+    except (UserError, OSError):  # it is only a hint
+        return None
+
+
+def _line(name: str, config: TrainConfig | None, imports: Sequence[str], *arguments: str) -> str:
+    """`rl-training NAME …` with what a run's files do not decide: the modules to import and, to resume on a cluster, its address."""
+    from rl_training.runtime.trainer_setup import module_of
+
+    module = None if config is None else module_of(config.env_id)
+    modules = dict.fromkeys([*imports, *([] if module is None else [module])])
+    before = [word for each in modules for word in ("--import", each)]
+    address = config.ray_address if config is not None and name == "resume" else None
+    return shlex.join(["rl-training", *before, name, *([] if address is None else ["--ray-address", address]), *arguments])
+
+
+def _longer(config: TrainConfig | None, reached: int) -> list[str]:
+    """What makes `resume` train on: nothing where the run ended before its total, else twice the steps, rounded up to two digits."""
+    from rl_training.runtime.schedules import end_at_zero
+
+    if config is not None and reached < max(config.total_timesteps, config.horizon):
+        return []
+    total = 2 * (reached if config is None else config.total_timesteps)
+    unit = 10 ** max(len(str(total)) - 2, 0)
+    extend = config is not None and end_at_zero(config.settings, config.horizon)  # else nothing would be learned
+    return ["--total-timesteps", str(-(-total // unit) * unit), *(["--extend-schedule"] if extend else [])]
