@@ -135,6 +135,15 @@ def test_without_records_it_recommends_nothing(tmp_path: Path) -> None:
     assert text.count("##") == 1 and "algorithms/" not in text
 
 
+def test_a_task_that_nobody_has_run_yet_decides_nothing(tmp_path: Path) -> None:
+    """A suite that grows keeps its answer: judged by the tasks with records, until the new one has some."""
+    empty = {name: tasks(tmp_path, name, ("dqn",), {}, []) for name in ("classic", "on_policy", "minatar")}
+    only_a = [record for record in both("r2d2") if "__a__" in record.name]
+    memory = tasks(tmp_path, "memory", ("r2d2",), {"solved": 0.9}, only_a)
+    text = choosing_page({**empty, "memory": memory, "atari": (load_suite("atari"), ())}, [], Told())
+    assert "2 of 2 final policies solve the 1 task" in answer(text, "part of the state") and "|  | A, ≥ 0.9 |\n" in text
+
+
 def test_atari_stands_beside_what_was_published(tmp_path: Path) -> None:
     records = []
     for algo, value in (("dqn", -9.0), ("qr_dqn", 5.0)):

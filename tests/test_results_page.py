@@ -127,7 +127,8 @@ NO_DIFFERENCE = Estimate(0.5, 0.4, 0.6)
 
 
 def page(tmp_path: Path, records: list[dict[str, Any]], improvement: Estimate = NO_DIFFERENCE) -> tuple[str, str]:
-    task = {**ledger_runs.SUITE["tasks"][0], "anchors": {"dqn": 0.9}, "anchor_source": "somebody", "reference": "dqn", "peers": ["sb3_dqn"]}
+    known = {"about": "Chance is 0.", "anchors": {"dqn": 0.9}, "anchor_source": "somebody", "reference": "dqn"}
+    task = {**ledger_runs.SUITE["tasks"][0], **known, "peers": ["sb3_dqn"]}
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump({"seeds": [1, 2, 3], "description": "Mine.", "tasks": [task]}))
     suite = load_suite(tmp_path / "mine.yaml")
     suites = [(suite, rows_of(suite, [Record.from_json(raw, source="here") for raw in records]))]
@@ -144,6 +145,7 @@ def test_a_row_below_its_anchor_says_so_and_one_without_runs_too(tmp_path: Path)
     text, table = page(tmp_path, runs("dqn__chain", 0.1, 0.5, 0.7))
     assert "| `dqn` | 1 [0, 2] | 0.5 [−0.5, 1.5] | 1, 1, 1 | 0.1, 0.5, 0.7 | 3/3, 0/3 | 0.9 | reference |" in text
     assert "- `dqn` is **below its anchor** 0.9: final 0.5." in text and "Anchors: somebody." in text
+    assert "### Chain, 200 steps\n\nChance is 0.\n\n|" in text
     assert "| `double_dqn` | not measured yet |" in text and "| `sb3_dqn` | not measured yet |" in text
     assert "| `dqn` | 1 [0, 2] |" in table and "double_dqn" not in table
 

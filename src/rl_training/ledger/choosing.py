@@ -36,7 +36,7 @@ CONTINUOUS = "Pendulum-v1"
 
 @dataclass(frozen=True)
 class Found:
-    """A suite's tasks, and on each the package's own rows that have records of all seeds."""
+    """A suite's tasks that some row has finished, and on each the package's own rows that have records of all seeds."""
 
     suite: Suite
     tasks: tuple[tuple[Task, tuple[Row, ...]], ...]
@@ -44,7 +44,8 @@ class Found:
     @classmethod
     def of(cls, suite: Suite, tasks: Tasks) -> Found:
         ours = set(algorithm_names())
-        return cls(suite, tuple((task, tuple(row for row in rows if row.complete and row.algorithm in ours)) for task, rows in tasks))
+        finished = ((task, tuple(row for row in rows if row.complete and row.algorithm in ours)) for task, rows in tasks)
+        return cls(suite, tuple((task, rows) for task, rows in finished if rows))  # a task that nobody has run yet decides nothing
 
     @property
     def everywhere(self) -> dict[str, list[tuple[Task, Row]]]:
@@ -137,8 +138,8 @@ def _continuous(on_policy: Found, statistics: Statistics) -> Iterator[Section]:
 
 def _time(classic: Found, on_policy: Found, statistics: Statistics) -> Iterator[Section]:
     """The tasks that rows with replay and rows without have both run, at the same threshold."""
-    with_replay = {task.name: (task, rows) for task, rows in classic.tasks if rows}
-    shared = [(with_replay[task.name], rows) for task, rows in on_policy.tasks if rows and task.name in with_replay]
+    with_replay = {task.name: (task, rows) for task, rows in classic.tasks}
+    shared = [(with_replay[task.name], rows) for task, rows in on_policy.tasks if task.name in with_replay]
     joint = Found(classic.suite, tuple((task, (*there, *rows)) for (task, there), rows in shared))
     rows = joint.everywhere
     if not rows:

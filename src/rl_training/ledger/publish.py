@@ -100,6 +100,8 @@ def _task_section(task: Task, rows: Sequence[Row], statistics: Statistics) -> It
     episodes = {int(record.final.get("eval_episodes", 0)) for row in rows for record in row.records} - {100}
     judged = f", judged by {' or '.join(map(str, sorted(episodes)))} episodes" if episodes else ""
     yield f"### {task.name}, {task.total_timesteps:,} steps{judged}\n"
+    if task.about:
+        yield f"{task.about}\n"
     reference = next((row for row in rows if row.algorithm == task.reference and row.complete), None)
     head = ["", "best: IQM", "final: IQM", "best, per seed", "final, per seed"]
     head += [f"≥ {number(task.solved)}: best, final"] if task.solved is not None else []

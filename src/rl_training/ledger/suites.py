@@ -69,12 +69,14 @@ def _run(value: Any) -> Any:
 class Task(_Part):
     """What is to be learned in how many steps, and what is known about it.
 
+    about: a few sentences for the results page: what the task asks for, and what simple policies get.
     anchors: published results by algorithm (`anchor_source` says whose). reference: the algorithm the others are compared with.
     peers: other packages whose runs on this task are recorded too, as `<peer>__<the configs' name>`.
     scale: the returns that count as 0 and 1 where tasks are averaged. solved: the return at which the task counts as solved.
     """
 
     name: str = Field(min_length=1)
+    about: str = ""
     total_timesteps: Count
     runs: Annotated[tuple[Annotated[SuiteRun, BeforeValidator(_run)], ...], Field(min_length=1), _as_tuple]
     base: dict[str, Any] | None = None
