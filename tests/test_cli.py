@@ -21,10 +21,11 @@ from checkpoint_files import edit
 from command_line import SMALL, Cli, Outcome
 from rl_training import __version__
 from rl_training.cli import COMMANDS, load_config
-from rl_training.commands.output import figure, say
+from rl_training.commands.output import say
 from rl_training.experiment.config import SHIPPED_CONFIGS
 from rl_training.experiment.registry import algorithm_names, get_algorithm_spec
 from rl_training.runtime import signals, workflows
+from rl_training.runtime.figures import figure
 
 # What it does
 

@@ -25,9 +25,10 @@ import pytest
 import typer
 
 import rl_training
-from command_line import SMALL, Cli
+from command_line import SMALL, Cli, Outcome
 from rl_training.api import managed
 from rl_training.envs import wrappers
+from rl_training.envs.atari.source import import_ale
 from rl_training.envs.memory import import_popgym
 from rl_training.errors import UserError
 from rl_training.experiment import registry, schedules
@@ -79,8 +80,40 @@ def scaled_down(config: TrainConfig, done: int) -> TrainConfig:
     return config.replace(total_timesteps=total, schedule_timesteps=None, eval_episodes=1, eval_interval=24, algo_kwargs=settings)
 
 
+class Reader:
+    """A command line whose commands know nothing of what the page's Python, or a command before, has imported and registered: each is a
+    process of its own where somebody types it."""
+
+    TABLES: tuple[dict[str, Any], ...] = registry._TABLE, managed._CLASSES, gym.registry, wrappers._TABLE, schedules._NAMED
+
+    def __init__(self, cli: Cli) -> None:
+        self._cli, self._before = cli, self._registered()
+
+    def __call__(self, *arguments: str) -> Outcome:
+        page, modules = self._registered(), self.forget()
+        try:
+            return self._cli(*arguments)
+        finally:
+            self.forget()
+            self._register(page)
+            sys.modules.update(modules)
+
+    def forget(self) -> dict[str, types.ModuleType]:
+        """The modules that are no longer there."""
+        self._register(self._before)
+        return {name: sys.modules.pop(name) for name in list(sys.modules) if name.startswith("examples.")}
+
+    def _registered(self) -> list[dict[str, Any]]:
+        return [dict(table) for table in self.TABLES]
+
+    def _register(self, contents: list[dict[str, Any]]) -> None:
+        for table, content in zip(self.TABLES, contents, strict=True):
+            table.clear()
+            table.update(content)
+
+
 @pytest.fixture
-def reader(cli: Cli, trained: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cli]:
+def reader(cli: Cli, trained: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Reader]:
     """Somebody who follows a page. What the page registers ends with it."""
     call = workflows._call_trainer
 
@@ -92,16 +125,12 @@ def reader(cli: Cli, trained: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
     monkeypatch.syspath_prepend(ROOT)
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     monkeypatch.setenv("WANDB_MODE", "offline")
-    with contextlib.suppress(UserError):
-        import_popgym()  # as `doctor` does: a module registers its environments once, so they must not end with the page
-    tables: list[dict[str, Any]] = [registry._TABLE, managed._CLASSES, gym.registry, wrappers._TABLE, schedules._NAMED]
-    before = [dict(table) for table in tables]
-    yield cli
-    for table, old in zip(tables, before, strict=True):
-        table.clear()
-        table.update(old)
-    for name in [name for name in sys.modules if name.startswith("examples.")]:
-        del sys.modules[name]
+    for package in (import_popgym, import_ale):  # as `doctor` does: a module registers its environments once, so they must not end
+        with contextlib.suppress(UserError):
+            package()
+    reader = Reader(cli)
+    yield reader
+    reader.forget()
 
 
 def with_run(text: str) -> str:
@@ -122,7 +151,7 @@ def test_there_is_something_to_read() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_a_page_works_when_it_is_followed(page: str, reader: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_works_when_it_is_followed(page: str, reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
     namespace: dict[str, Any] = {"__name__": "a_page"}
     for block in blocks((ROOT / page).read_text(encoding="utf-8")):
         where = f"{page}, line {block.line}"
@@ -137,7 +166,7 @@ def test_a_page_works_when_it_is_followed(page: str, reader: Cli, monkeypatch: p
             assert not re.search(r"^(rl-training|make|pip|python) ", block.text, re.MULTILINE), f"{where}: mark the block with its language"
 
 
-def follow(command: str, where: str, reader: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def follow(command: str, where: str, reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
     words = shlex.split(with_run(command), comments=True)
     if ">" in words:
         at = words.index(">")
@@ -269,7 +298,7 @@ def cells(notebook: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("notebook", sorted(ROOT.glob("examples/*.ipynb")), ids=lambda path: path.stem)
 def test_a_notebook_runs_from_top_to_bottom(
-    notebook: Path, reader: Cli, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    notebook: Path, reader: Reader, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its cells as they stand, without Jupyter: only what shows a video in a page is put in the place of IPython's."""
     for module in ("matplotlib", "onnxruntime", "moviepy", "pygame"):

@@ -187,3 +187,12 @@ def test_a_tuple_observation_is_refused_by_its_space_and_not_by_a_crash() -> Non
 def test_environments_need_no_torch() -> None:
     code = "import sys, rl_training.envs as e; e.make_envs('CartPole-v1', num_envs=1, seed=0).reset(); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_what_needs_box2d_says_which_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    def make(**_: object) -> None:
+        raise gym.error.DependencyNotInstalled("Box2D is not installed, you can install it by run `pip install swig` ...")
+
+    monkeypatch.setitem(gym.registry, "Boxes-v0", gym.envs.registration.EnvSpec("Boxes-v0", entry_point=make))
+    with pytest.raises(UserError, match=r"^environment Boxes-v0 needs the package Box2D: pip install 'rl-training\[box2d\]'$"):
+        make_envs("Boxes-v0", num_envs=1, seed=0)

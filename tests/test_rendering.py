@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,18 @@ def test_episodes_are_recorded_one_after_another(cli: Cli, short: str) -> None:
     # one episode where none are asked for; an older recording is written over
     again = cli("eval", "--checkpoint", short, "--record", "play.mp4")
     assert "\nepisodes  1, greedy\n" in again.out and frames(Path("play.mp4")) == LENGTH + 1
+
+
+@needs_video
+@pytest.mark.parametrize("driver", [None, "x11"])
+def test_recording_looks_for_no_screen(cli: Cli, short: str, driver: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is none, SDL would write of it to stderr. A window that is shown later finds the driver that was there."""
+    monkeypatch.delenv("SDL_VIDEODRIVER") if driver is None else monkeypatch.setenv("SDL_VIDEODRIVER", driver)
+    drivers: list[str | None] = []
+    make = gym.make
+    monkeypatch.setattr(gym, "make", lambda *args, **kwargs: drivers.append(os.environ.get("SDL_VIDEODRIVER")) or make(*args, **kwargs))
+    assert cli("eval", "--checkpoint", short, "--record", "play.mp4").code == 0
+    assert drivers == ["dummy"] and os.environ.get("SDL_VIDEODRIVER") == driver
 
 
 @needs_video

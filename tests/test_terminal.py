@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import pickle
 import re
@@ -13,18 +14,19 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import pytest
 from rich.console import Console
 
 from command_line import Cli
 from rl_training.commands.following import after_training, to_go_on
-from rl_training.commands.output import figure
 from rl_training.commands.side_by_side import SideBySide
 from rl_training.errors import Interrupted
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.registry import algorithm_names
 from rl_training.ledger.display import Display
 from rl_training.runtime import workflows
+from rl_training.runtime.figures import figure
 from rl_training.runtime.progress import Progress, ProgressFile
 from rl_training.runtime.progress_line import duration, fitted
 from rl_training.runtime.run import TrainResult
@@ -78,6 +80,9 @@ def test_the_bar_of_a_run_fits_and_shows_the_time_left(width: int, tmp_path: Pat
     assert bars and all(len(line) <= width for line in bars)
     assert all(line.rstrip().endswith((" left", "done")) for line in bars)
     assert any("eval" in line and "return" in line for line in bars)
+    resumed = terminal(width)
+    workflows.resume_training(next(tmp_path.iterdir()), total_timesteps=1_200, callbacks=[Progress(resumed)])
+    assert written(resumed)[0].startswith("dqn on CartPole-v1, seed 5, steps 120 to 1,200 on cpu")
 
 
 @pytest.mark.parametrize(
@@ -178,8 +183,19 @@ def test_a_command_to_type_says_what_a_file_does_not_decide(
     changes: dict[str, Any], imports: list[str], evaluate: str, resume: str, tmp_path: Path
 ) -> None:
     lines = after_training(ended(tmp_path, at=50, **changes), imports)
-    assert [line.partition(" --checkpoint ")[0] for line in lines] == [evaluate, evaluate, resume]
+    assert [line.partition(" --checkpoint ")[0] for line in (lines[0], lines[-1])] == [evaluate, resume]
     assert to_go_on(tmp_path, imports) == f"{resume} --checkpoint {tmp_path}"
+
+
+@pytest.mark.parametrize(
+    ("env_id", "recorded"),
+    [("CartPole-v1", True), ("rl_training/Chain-v0", False), ("rl_training/TMaze-v0", False), ("Gone-v0", False), ("Made-v0", True)],
+)
+def test_only_what_can_be_seen_is_to_be_recorded(env_id: str, recorded: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = gym.envs.registration.EnvSpec("Made-v0", entry_point=lambda **_: gym.make("CartPole-v1"))  # which says nothing of itself
+    monkeypatch.setitem(gym.registry, "Made-v0", made)
+    lines = after_training(ended(tmp_path, at=50, env_id=env_id), [])
+    assert [("--record" in line) for line in lines] == ([False, True, False] if recorded else [False, False])
 
 
 @pytest.mark.parametrize(
@@ -198,8 +214,16 @@ def test_a_command_to_type_says_what_a_file_does_not_decide(
     ],
 )
 def test_what_trains_on_is_a_round_longer_total_or_the_runs_own(at: int, changes: dict[str, Any], more: list[str], tmp_path: Path) -> None:
-    resume = after_training(ended(tmp_path, at=at, **changes), [])[2]
+    resume = after_training(ended(tmp_path, at=at, **changes), [])[-1]
     assert shlex.split(resume) == ["rl-training", "resume", "--checkpoint", str(tmp_path), *more]
+
+
+def test_after_several_seeds_the_next_thing_is_to_compare_them(cli: Cli) -> None:
+    done = cli("train", "--config", "small.yaml", "--seeds", "1,2", "--output-dir", "two seeds")
+    assert done.out.count("checkpoint: ") == 2 and done.out.count("next:\n") == 1
+    assert done.out.endswith("over 2 seeds\nnext:\n  rl-training report 'two seeds' -o report.html\n")
+    assert cli(*shlex.split(done.out.splitlines()[-1])[1:]).out.startswith("report.html: 2 runs")
+    assert "rl-training resume" in cli("train", "--config", "small.yaml", "--seeds", "3").out  # of one it says the same as without --seeds
 
 
 def test_modules_that_a_command_imports_are_imported_by_the_next(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,7 +249,8 @@ def test_after_an_interrupt_it_says_how_to_go_on(cli: Cli, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(
-    ("value", "shown"), [(500.0, "500.0"), (0.98765, "0.988"), (-83.21, "-83.2"), (0.0, "0.0"), (1.0, "1.0"), (9.4, "9.4")]
+    ("value", "shown"),
+    [(500.0, "500.0"), (0.98765, "0.988"), (-83.21, "-83.2"), (0.0, "0.0"), (1.0, "1.0"), (9.4, "9.4"), (math.nan, "nan")],
 )
 def test_figures(value: float, shown: str) -> None:
     assert figure(value) == shown

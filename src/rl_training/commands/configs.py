@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from rl_training.commands.options import complete_config
-from rl_training.commands.output import table
+from rl_training.commands.output import show_next, table
 from rl_training.errors import UserError
 
 if TYPE_CHECKING:
@@ -51,13 +51,8 @@ def list_configs() -> None:
             figures = f"{number(found['mean'])} [{number(found['low'])}, {number(found['high'])}]" if found else "not measured"
             rows.append((each.name, f"{each.total_timesteps:,}", figures))
     table(("config", "steps", "reached"), rows, indent="  ")
-    typer.echo(
-        "\nReached: the greedy return of the best checkpoint, as the interquartile mean\n"
-        "over seeds [95% interval].\n"
-        "next:\n"
-        "  rl-training train --config dqn/cartpole\n"
-        "  rl-training configs show dqn/cartpole"
-    )
+    typer.echo("\nReached: the greedy return of the best checkpoint, as the interquartile mean\nover seeds [95% interval].")
+    show_next(["rl-training train --config dqn/cartpole", "rl-training configs show dqn/cartpole"])
 
 
 CONFIG_NAME = typer.Argument(..., metavar="NAME", help="Such as dqn/cartpole.", autocompletion=complete_config)

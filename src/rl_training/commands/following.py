@@ -6,7 +6,7 @@ import importlib.util
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rl_training.errors import UserError
 
@@ -16,16 +16,22 @@ if TYPE_CHECKING:
 
 
 def after_training(result: TrainResult, imports: Sequence[str]) -> list[str]:
-    """Measure, watch, train on. imports: the modules that this command was told to import."""
+    """Measure, watch where there is something to see, train on. imports: the modules that this command was told to import."""
     run, config = result.run_dir, _config_of(result.run_dir)
     best = run / "checkpoints" / "best"
     policy = ["--checkpoint", str(best if best.exists() else run)]
     video = "" if importlib.util.find_spec("moviepy") else "  # first: pip install 'rl-training[video]'"
+    watch = [_line("eval", config, imports, *policy, "--record", "play.mp4") + video] if _has_pictures(config) else []
     return [
         _line("eval", config, imports, *policy, "--seed", "2026"),
-        _line("eval", config, imports, *policy, "--record", "play.mp4") + video,
+        *watch,
         _line("resume", config, imports, "--checkpoint", str(run), *_longer(config, int(result.metrics["global_step"]))),
     ]
+
+
+def after_seeds(output_dir: Path) -> list[str]:
+    """Look at the runs side by side."""
+    return [shlex.join(["rl-training", "report", str(output_dir), "-o", "report.html"])]
 
 
 def to_go_on(run_dir: Path, imports: Sequence[str]) -> str:
@@ -51,6 +57,23 @@ def _line(name: str, config: TrainConfig | None, imports: Sequence[str], *argume
     before = [word for each in modules for word in ("--import", each)]
     address = config.ray_address if config is not None and name == "resume" else None
     return shlex.join(["rl-training", *before, name, *([] if address is None else ["--ray-address", address]), *arguments])
+
+
+def _has_pictures(config: TrainConfig | None) -> bool:
+    """Whether the environment can be recorded, as far as can be said without making one: a function that makes it says nothing."""
+    from gymnasium.envs.registration import load_env_creator
+
+    from rl_training.envs.factory import find_env
+
+    if config is None:
+        return True
+    try:
+        entry = find_env(config.env_id).entry_point
+        creator: Any = load_env_creator(entry) if isinstance(entry, str) else entry
+    except (UserError, ImportError, AttributeError):
+        return False
+    modes = getattr(creator, "metadata", {}).get("render_modes", ()) if isinstance(creator, type) else ("rgb_array",)
+    return "rgb_array" in modes
 
 
 def _longer(config: TrainConfig | None, reached: int) -> list[str]:

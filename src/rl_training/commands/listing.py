@@ -30,6 +30,6 @@ def doctor(
             section = line.section
             typer.echo(section)
         width = shutil.get_terminal_size((140, 24)).columns
-        name = f"  {line.name:<{min(44, width // 2)}} "
+        name = f"  {line.name:<{min(44, max(width - 36, 0))}} "
         rest = textwrap.wrap(line.finding, max(width - len(name), 24), break_on_hyphens=False) or [""]
         typer.echo("\n".join([name + rest[0], *(" " * len(name) + more for more in rest[1:])]).rstrip())

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from rl_training.commands.following import after_training
+from rl_training.runtime.figures import spread
 
 if TYPE_CHECKING:
     from rl_training.runtime.run import TrainResult
@@ -26,13 +26,8 @@ def say(kind: str, message: object) -> None:
     print(f"{kind}: {' '.join(str(message).split())}", file=sys.stderr)
 
 
-def figure(value: float) -> str:
-    """A return or its deviation: with one decimal, or more where it is small."""
-    return f"{value:.1f}" if abs(value) >= 10 or value == int(value) else f"{value:.3g}"
-
-
-def show_result(result: TrainResult, imports: Sequence[str], quiet: bool) -> None:
-    """What a training run ended with, and what to type next."""
+def show_result(result: TrainResult, quiet: bool) -> None:
+    """What a training run ended with."""
     if quiet:
         typer.echo(result.checkpoint_path)
         return
@@ -40,12 +35,14 @@ def show_result(result: TrainResult, imports: Sequence[str], quiet: bool) -> Non
     typer.echo(f"run:        {result.run_dir}")
     typer.echo(f"checkpoint: {result.checkpoint_path}")
     typer.echo(
-        f"greedy return {figure(metrics['eval_return_mean'])} ± {figure(metrics['eval_return_std'])} "
-        f"over {metrics['eval_episodes']} episodes at step {metrics['global_step']}"
+        f"greedy return {spread(metrics['eval_return_mean'], metrics['eval_return_std'])} "
+        f"over {metrics['eval_episodes']} episodes at step {metrics['global_step']:,}"
     )
-    typer.echo("next:")
-    for line in after_training(result, imports):
-        typer.echo(f"  {line}")
+
+
+def show_next(lines: Sequence[str]) -> None:
+    """What to type next (following.py)."""
+    typer.echo("\n  ".join(["next:", *lines]))
 
 
 def table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]], *, indent: str = "") -> None:

@@ -10,8 +10,9 @@ from typing import Any
 import typer
 
 from rl_training.commands.options import CHECKPOINT
-from rl_training.commands.output import figure, say
+from rl_training.commands.output import say
 from rl_training.errors import UserError
+from rl_training.runtime.figures import figure, spread
 
 
 def evaluate(
@@ -49,7 +50,7 @@ def _show_evaluation(checkpoint: str, figures: dict[str, float]) -> None:
     lines = {
         "policy": f"{config.algo} on {config.env_id}, seed {config.seed}, step {opened.step:,}",
         "episodes": f"{episodes}, greedy" + (f"; {cut} cut after {config.eval_max_steps:,} steps" if cut else ""),
-        "return": f"{figure(figures['eval_return_mean'])} ± {figure(figures['eval_return_std'])} "
+        "return": f"{spread(figures['eval_return_mean'], figures['eval_return_std'])} "
         f"({figure(figures['eval_return_min'])} to {figure(figures['eval_return_max'])})",
         "length": figure(figures["eval_length_mean"]),
     }

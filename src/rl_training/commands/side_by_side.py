@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.progress import Progress, TaskID
 from typing_extensions import Self
 
-from rl_training.commands.output import figure, say
+from rl_training.commands.output import say
+from rl_training.runtime.figures import figure
 from rl_training.runtime.progress_line import Fitted, can_redraw
 from rl_training.runtime.seeds import SeedRun, final_return
 

@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
+from rl_training.commands.following import after_seeds, after_training
 from rl_training.commands.options import CHECKPOINT, DEVICE, OWN_CONFIG, QUIET, ROW, TOTAL
-from rl_training.commands.output import figure, say, show_result
+from rl_training.commands.output import say, show_next, show_result
 from rl_training.errors import UserError
+from rl_training.runtime.figures import spread
 
 if TYPE_CHECKING:
     from rl_training.experiment.config import Override, TrainConfig
     from rl_training.runtime.callbacks import Callback
+    from rl_training.runtime.run import TrainResult
 
 
 def train(
@@ -63,7 +66,7 @@ def train(
             from rl_training.runtime.progress import ProgressFile
 
             callbacks = (ProgressFile(progress_to),)
-        show_result(workflows.train(loaded, run_suffix=run_suffix, callbacks=callbacks, quiet=quiet), ctx.obj, quiet)
+        _show(workflows.train(loaded, run_suffix=run_suffix, callbacks=callbacks, quiet=quiet), ctx, quiet)
         return
     if seed is not None:
         raise UserError("--seed and --seeds: give one of them")
@@ -78,15 +81,16 @@ def train(
         given = [*chosen.words, *(f"--set={text}" for text in settings), *(f"--track={name}" for name in track)]
         given += [f"--{key.replace('_', '-')}={value}" for key, value in {**flags, "run_suffix": run_suffix}.items() if value is not None]
         before = [f"--import={module}" for module in ctx.obj]
-        _train_side_by_side({each.seed: [*before, "train", *given, f"--seed={each.seed}", "--quiet"] for each in configs}, jobs, quiet)
+        commands = {each.seed: [*before, "train", *given, f"--seed={each.seed}", "--quiet"] for each in configs}
+        _train_side_by_side(commands, configs[0], jobs, quiet)
     else:
         from rl_training.runtime import workflows
 
         results = []
         for each in configs:
             results.append(workflows.train(each, run_suffix=run_suffix, quiet=quiet))
-            show_result(results[-1], ctx.obj, quiet)
-        _summarise([result.metrics["eval_return_mean"] for result in results], quiet)
+            (show_result if len(configs) > 1 else partial(_show, ctx=ctx))(results[-1], quiet=quiet)
+        _summarise([result.metrics["eval_return_mean"] for result in results], configs[0], quiet)
 
 
 class _Chosen(NamedTuple):
@@ -119,13 +123,13 @@ def _chosen(row: str | None, env: str | None, config: str | None) -> _Chosen:
     return _Chosen(f"the defaults of {row} ({none})", words, partial(build_config, row_values(row, env), source=source))
 
 
-def _train_side_by_side(commands: dict[int, list[str]], jobs: int, quiet: bool) -> None:
+def _train_side_by_side(commands: dict[int, list[str]], config: TrainConfig, jobs: int, quiet: bool) -> None:
     from rl_training.commands.side_by_side import SideBySide
     from rl_training.runtime.seeds import final_return, train_side_by_side
 
     with SideBySide(quiet=quiet) as shown:
         runs = train_side_by_side(commands, jobs=jobs, started=shown.started, stepped=shown.stepped, ended=shown.ended)
-    _summarise([final_return(run.checkpoint) for run in runs if run.checkpoint is not None], quiet)
+    _summarise([final_return(run.checkpoint) for run in runs if run.checkpoint is not None], config, quiet)
     failed = [run for run in runs if run.exit_code]
     if failed:
         for run in (each for each in failed if each.message == "was not started"):
@@ -133,11 +137,18 @@ def _train_side_by_side(commands: dict[int, list[str]], jobs: int, quiet: bool) 
         raise typer.Exit(failed[0].exit_code)
 
 
-def _summarise(returns: list[float], quiet: bool) -> None:
+def _show(result: TrainResult, ctx: typer.Context, quiet: bool) -> None:
+    show_result(result, quiet)
+    if not quiet:
+        show_next(after_training(result, ctx.obj))
+
+
+def _summarise(returns: list[float], config: TrainConfig, quiet: bool) -> None:
     if len(returns) > 1 and not quiet:
         from statistics import mean, stdev
 
-        typer.echo(f"greedy return {figure(mean(returns))} ± {figure(stdev(returns))} (standard deviation) over {len(returns)} seeds")
+        typer.echo(f"greedy return {spread(mean(returns), stdev(returns))} (standard deviation) over {len(returns)} seeds")
+        show_next(after_seeds(config.output_dir))
 
 
 def resume(
@@ -160,7 +171,7 @@ def resume(
         "ray_address": ray_address,
         "output_dir": output_dir,
     }
-    show_result(workflows.resume_training(checkpoint, **options, quiet=quiet), ctx.obj, quiet)
+    _show(workflows.resume_training(checkpoint, **options, quiet=quiet), ctx, quiet)
 
 
 def _flag(key: str, value: object) -> str:

@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeAlias, get_args
 import gymnasium as gym
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
+from gymnasium.error import DependencyNotInstalled
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from rl_training.envs import blobs as _blobs  # noqa: F401  (importing it registers rl_training/Blobs-v0 and rl_training/MemoryBlobs-v0)
@@ -195,6 +196,8 @@ def _make_one(source: Source, kwargs: dict[str, Any]) -> gym.Env[Any, Any]:
     except FAILURES as error:  # a constructor may raise anything
         if "render_mode" in kwargs and "render_mode" in str(error):
             raise UserError(f"environment {name} cannot be rendered: it takes no render_mode ({kwargs['render_mode']})") from error
+        if "box2d" in str(error).lower() and isinstance(error, DependencyNotInstalled):
+            raise UserError(f"environment {name} needs the package Box2D: pip install 'rl-training[box2d]'") from error
         with_kwargs = f" with env_kwargs {kwargs}" if kwargs else ""
         raise UserError(f"environment {name} cannot be made{with_kwargs}: {one_line(error)}") from error
     if not isinstance(env, gym.Env):

@@ -11,6 +11,7 @@ from typing_extensions import Self
 
 from rl_training.ledger.records import Record
 from rl_training.ledger.suites import Plan
+from rl_training.runtime.figures import figure
 from rl_training.runtime.progress_line import Fitted, can_redraw
 
 
@@ -49,10 +50,8 @@ class Display:
         """elsewhere: by another process that works on the same folder."""
         best, final = record.score("best"), record.score("final")
         seconds = record.raw.get("wall_time_s", 0)
-        self._line(
-            plan,
-            f"best {best:.1f} (step {record.raw.get('best_step')}), final {final:.1f}, {seconds:.0f} s{', made elsewhere' * elsewhere}",
-        )
+        found = f"best {figure(best)} (step {record.raw.get('best_step')}), final {figure(final)}"
+        self._line(plan, f"{found}, {seconds:.0f} s{', made elsewhere' * elsewhere}")
 
     def failed(self, plan: Plan, reason: str) -> None:
         self._line(plan, f"FAILED: {reason}")

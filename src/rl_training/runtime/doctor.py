@@ -60,7 +60,7 @@ def examine(speed_seconds: float) -> Iterator[Line]:
 
 
 def _machine() -> Iterator[Line]:
-    yield Line("machine", "platform", platform.platform())
+    yield Line("machine", "platform", platform.platform().replace("-with-", " with "))
     yield Line("machine", "CPU cores", str(os.cpu_count()))
     memory = available_memory()
     yield Line("machine", "memory available", "unknown" if memory is None else format_bytes(memory))

@@ -12,6 +12,7 @@ from rich.progress import Progress as RichProgress
 
 from rl_training.experiment.files import write_json
 from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.figures import figure, spread
 from rl_training.runtime.progress_line import Fitted, can_redraw, duration
 from rl_training.types import EnvStep
 
@@ -25,7 +26,7 @@ def _seen(run: Run) -> dict[str, str]:
     """The mean return of the last 100 episodes and ε, as they are shown."""
     seen = {}
     if run.recent:
-        seen["return"] = f"{sum(episode.episode_return for episode in run.recent) / len(run.recent):.1f}"
+        seen["return"] = figure(sum(episode.episode_return for episode in run.recent) / len(run.recent))
     if run.parts.exploration_rate is not None:
         seen["epsilon"] = f"{run.parts.exploration_rate(run.clock.env_steps):.2f}"
     return seen
@@ -44,11 +45,9 @@ class Progress(Callback):
 
     def on_start(self, run: Run) -> None:
         config = run.config
-        start = f" from step {run.clock.env_steps}" if run.clock.env_steps else ""
+        steps = f"{run.total:,} steps" if run.clock.env_steps == 0 else f"steps {run.clock.env_steps:,} to {run.total:,}"
         device = run.parts.notes.get("device", config.device)
-        self._console.print(
-            f"{config.algo} on {config.env_id}, seed {config.seed}, {run.total:,} steps{start} on {device}", highlight=False
-        )
+        self._console.print(f"{config.algo} on {config.env_id}, seed {config.seed}, {steps} on {device}", highlight=False)
         self._console.print(f"run directory: {run.directory.path}", highlight=False, soft_wrap=True)
         self._since, self._first = time.perf_counter(), run.clock.env_steps
         if can_redraw(self._console):
@@ -71,14 +70,14 @@ class Progress(Callback):
             return
         parts = [f"step {run.clock.env_steps:,}/{run.total:,}", f"{record['time/fps']:,.0f} steps/s"]
         if "rollout/ep_rew_mean" in record:
-            parts.append(f"return {record['rollout/ep_rew_mean']:.1f}")
+            parts.append(f"return {figure(record['rollout/ep_rew_mean'])}")
         if "rollout/exploration_rate" in record:
             parts.append(f"ε {record['rollout/exploration_rate']:.2f}")
         parts.append(f"{duration(max(0, run.total - run.clock.env_steps) / max(record['time/fps'], 1e-9))} left")
         self._console.print("  ".join(parts), highlight=False)
 
     def on_eval(self, run: Run, metrics: Mapping[str, float]) -> None:
-        text = f"{metrics['eval_return_mean']:.1f} ± {metrics['eval_return_std']:.1f}"
+        text = spread(metrics["eval_return_mean"], metrics["eval_return_std"])
         if self._bar is not None:
             self._bar.update(self._task, completed=run.clock.env_steps, evaluation=text)
         else:

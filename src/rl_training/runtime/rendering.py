@@ -41,7 +41,7 @@ def rendering(*, render: bool, record: str | Path | None, num_episodes: int) -> 
     if importlib.util.find_spec("moviepy") is None:
         raise UserError("recording needs the package moviepy: pip install 'rl-training[video]'")
     # Beside the file, so that it is renamed into place.
-    with tempfile.TemporaryDirectory(dir=file.absolute().parent, prefix=".recording-") as folder:
+    with _no_window(), tempfile.TemporaryDirectory(dir=file.absolute().parent, prefix=".recording-") as folder:
         episodes = Path(folder) / "episodes"
 
         def recorded(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
@@ -53,6 +53,20 @@ def rendering(*, render: bool, record: str | Path | None, num_episodes: int) -> 
         yield Rendering("rgb_array", recorded)
         parts = [episodes / f"of-episode-{episode}.mp4" for episode in range(num_episodes)]
         os.replace(_joined(parts, Path(folder)), file)
+
+
+@contextlib.contextmanager
+def _no_window() -> Iterator[None]:
+    """pygame draws without a screen: it would look for one, and complain on stderr where there is none."""
+    had = os.environ.get("SDL_VIDEODRIVER")
+    os.environ["SDL_VIDEODRIVER"] = "dummy"
+    try:
+        yield
+    finally:
+        if had is None:
+            del os.environ["SDL_VIDEODRIVER"]
+        else:
+            os.environ["SDL_VIDEODRIVER"] = had
 
 
 def _shown(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
