@@ -396,5 +396,5 @@ def test_ctrl_c_again_and_again_while_the_command_is_leaving_changes_nothing(cli
     monkeypatch.setattr("rl_training.cli.say", say_slowly)
     outcome = cli("train", "--config", "small.yaml", "--quiet")
     assert outcome.code == 130
-    assert outcome.err.splitlines() == ["interrupted: interrupted before anything was changed"]
+    assert outcome.err.splitlines() == ["interrupted: before anything was changed"]
     assert signal.getsignal(signal.SIGINT) is before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import warnings
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,10 @@ import pytest
 
 from command_line import Cli
 from rl_training import DQN, PPO, algorithms
-from rl_training.errors import ConfigError
+from rl_training.errors import ConfigError, Interrupted
 from rl_training.experiment.checkpointing import open_checkpoint
 from rl_training.experiment.config import TrainConfig, load_config
+from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.sanity import check_sanity
 from rl_training.runtime.trainer_setup import prepare
 from rl_training.runtime.workflows import resume_training, train
@@ -151,6 +153,23 @@ def test_a_resume_with_nothing_to_do_says_so(cli: Cli, trained: Path) -> None:
         assert outcome.err == (
             "warning: the run is at its end already (step 120 of 120): nothing is trained; a larger total_timesteps goes on\n"
         )
+
+
+def test_a_resume_with_an_evaluation_left_says_nothing(cli: Cli, here: Path) -> None:
+    """After a Ctrl-C in the last evaluation the command that goes on does what is left, and there is nothing to be warned of."""
+
+    class AtTheEnd(Callback):
+        def on_checkpoint(self, run: Any, path: Path) -> None:
+            if run.clock.env_steps == 120:
+                signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(Interrupted) as stopped:
+        train(load_config("small.yaml"), callbacks=[AtTheEnd()])
+    run_dir = stopped.value.run_dir
+    assert run_dir is not None and "eval/mean_reward" not in (run_dir / "metrics.jsonl").read_text()
+    outcome = cli("resume", "--checkpoint", str(run_dir), "--quiet")
+    assert (outcome.code, outcome.err) == (0, "") and "eval/mean_reward" in (run_dir / "metrics.jsonl").read_text()
+    assert outcome.out == f"{run_dir}/checkpoints/step_120\n"
 
 
 @pytest.mark.parametrize(

@@ -243,7 +243,7 @@ def test_after_an_interrupt_it_says_how_to_go_on(cli: Cli, monkeypatch: pytest.M
     outcome = cli("train", "--config", "small.yaml")
     assert outcome.code == 130
     assert "go on with: rl-training --import json resume --checkpoint" in cli("--import", "json", "train", "--config", "small.yaml").err
-    assert outcome.err == "interrupted: interrupted at step 9; saved x; go on with: rl-training resume --checkpoint 'runs/a b'\n"
+    assert outcome.err == "interrupted: at step 9; saved x; go on with: rl-training resume --checkpoint 'runs/a b'\n"
     error = pickle.loads(pickle.dumps(Interrupted("x", signum=15, run_dir=Path("r"))))  # ours, between our processes
     assert (error.signum, error.run_dir) == (15, Path("r"))
 

@@ -175,7 +175,7 @@ def _run(argv: Sequence[str] | None) -> int:
         code = 2
     except Interrupted as error:
         go_on = "" if error.run_dir is None else f"; go on with: {to_go_on(error.run_dir, imports)}"
-        say("interrupted", f"{error}{go_on}")
+        say("interrupted", f"{str(error).removeprefix('interrupted ')}{go_on}")
         code = 128 + error.signum
     except RunError as error:
         say("error", error)

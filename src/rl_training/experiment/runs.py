@@ -71,8 +71,7 @@ class RunDirectory:
     @classmethod
     def open(cls, path: str | Path) -> RunDirectory:
         """The run at `path`: its directory, or anything inside it."""
-        start = Path(os.path.abspath(path))
-        for place in (start, *start.parents):
+        for place in (Path(path), *Path(os.path.abspath(path)).parents):
             if is_run_directory(place):
                 return cls(place, load_config(place / "config.yaml"))
         raise UserError(f"{path}: not a run's directory")

@@ -86,7 +86,7 @@ class Run:
         if checkpoint is not None:
             self.checkpoint_path = checkpoint.path
             self._is_saved = existing is not None and checkpoint.manifest.get("for_resume", True)
-        if checkpoint is not None and self.clock.env_steps >= self.total:
+        if checkpoint is not None and self.clock.env_steps >= self.total and reports.is_evaluated:
             text = f"the run is at its end already (step {self.clock.env_steps:,} of {self.total:,}): nothing is trained"
             warn(f"{text}; a larger total_timesteps goes on")
         purge = None if existing is None else self.clock.env_steps + 1
