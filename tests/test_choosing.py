@@ -13,7 +13,7 @@ import ledger_runs
 from rl_training.ledger.choosing import choosing_page
 from rl_training.ledger.costs import Cost, cheapest, cost_of_reaching, count, duration, mean_over_tasks, median_cost
 from rl_training.ledger.records import Record
-from rl_training.ledger.rows import Tasks, rows_of
+from rl_training.ledger.rows import Tasks, reference_of, rows_of
 from rl_training.ledger.statistics import Estimate, Statistics
 from rl_training.ledger.suites import Suite, load_suite
 
@@ -114,7 +114,12 @@ def test_it_recommends_what_the_records_say(tmp_path: Path) -> None:
     assert "[`dqn`](algorithms/dqn.md) | 0.05k steps" in answer(text, "steps are expensive")
     assert "[`ppo`](algorithms/ppo.md) | 2 s to the threshold on A, B" in answer(text, "wall time")
     assert "[`r2d2`]" in answer(text, "part of the state") and "4 of 4 final policies solve the 2 tasks; `dqn` 0" in text
-    assert "shown better than `dqn` on every game: `double_dqn`" in answer(text, "small images")
+    small = answer(text, "small images")
+    assert (
+        "[`double_dqn`]" in small
+        and "the highest on 2 of 2 games" in small
+        and "shown better than `dqn` on every game: `double_dqn`" in small
+    )
     assert "7 with masks, −9 without" in answer(text, "some actions")
     assert "| `dqn` | 1 (0.05k steps, 10 s) | 1 (0.05k steps, 10 s) |" in text
     assert "## Atari" not in text  # no records
@@ -144,15 +149,51 @@ def test_a_task_that_nobody_has_run_yet_decides_nothing(tmp_path: Path) -> None:
     assert "2 of 2 final policies solve the 1 task" in answer(text, "part of the state") and "|  | A, ≥ 0.9 |\n" in text
 
 
-def test_atari_stands_beside_what_was_published(tmp_path: Path) -> None:
+def atari_runs(name: str, value: float, label: str = "") -> list[Record]:
+    """Two seeds of a million steps, whose last training return is the value and the seed."""
+    algo, config = name.split("__")
+    env_id = f"ALE/{config.removeprefix('atari_').capitalize()}-v5"
     records = []
-    for algo, value in (("dqn", -9.0), ("qr_dqn", 5.0)):
-        for seed in (1, 2):
-            raw = ledger_runs.record(f"{algo}__atari_pong__seed{seed}", algo, "ALE/Pong-v5", wall_time_s=600.0)
-            raw["config"]["total_timesteps"] = 1_000_000
-            records.append(Record.from_json({**raw, "training": [[1_000_000, value + seed, 100]]}, source="here"))
+    for seed in (1, 2):
+        stem = f"{name}__{label}__seed{seed}" if label else f"{name}__seed{seed}"
+        raw = ledger_runs.record(stem, algo, env_id, wall_time_s=600.0, label=label)
+        raw["config"]["total_timesteps"] = 1_000_000
+        records.append(Record.from_json({**raw, "training": [[1_000_000, value + seed, 100]]}, source="here"))
+    return records
+
+
+def atari_page(folder: Path, records: list[Record]) -> str:
     suite = load_suite("atari")
-    empty = {name: tasks(tmp_path, name, ("dqn",), {}, []) for name in ("classic", "on_policy", "memory", "minatar")}
-    text = choosing_page({**empty, "atari": (suite, rows_of(suite, records))}, [], Told())
-    assert "| Atari, a GPU | [`qr_dqn`](algorithms/qr_dqn.md) | Pong after 1M steps: 6.5, the highest of 2 rows |" in text
+    empty = {name: tasks(folder, name, ("dqn",), {}, []) for name in ("classic", "on_policy", "memory", "minatar")}
+    return choosing_page({**empty, "atari": (suite, rows_of(suite, records))}, [], Told())
+
+
+def test_atari_stands_beside_what_was_published(tmp_path: Path) -> None:
+    text = atari_page(tmp_path, [*atari_runs("dqn__atari_pong", -9.0), *atari_runs("qr_dqn__atari_pong", 5.0)])
+    because = "Pong 6.5 after 1M steps: the highest of 2 rows on 1 of 1 games"
+    assert f"| Atari, a GPU | [`qr_dqn`](algorithms/qr_dqn.md) | {because} |" in text
     assert "| Pong | `dqn` | 1M | −7.5 (2 seeds) | −13.74 (Dopamine: DQN CNN) | 10 min |" in text
+
+
+def test_of_atari_only_shipped_configs_with_the_most_games_are_recommended(tmp_path: Path) -> None:
+    """`qr_dqn` is the highest, on Pong by settings of the suite's own: its config has played Boxing only, `dqn` and `iqn` both."""
+    runs = [
+        *atari_runs("dqn__atari_pong", 1.0),
+        *atari_runs("dqn__atari_boxing", 1.0),
+        *atari_runs("iqn__atari_pong", 2.0),
+        *atari_runs("iqn__atari_boxing", 2.0),
+        *atari_runs("qr_dqn__atari_pong", 20.0, label="nature"),
+        *atari_runs("qr_dqn__atari_boxing", 20.0),
+    ]
+    line = answer(atari_page(tmp_path, runs), "Atari")
+    assert "[`iqn`]" in line and "Pong 3.5, Boxing 3.5 after 1M steps: the highest of 2 rows on 2 of 2 games" in line
+
+
+def test_a_variant_is_no_reference_where_the_config_itself_is_planned(tmp_path: Path) -> None:
+    """Rows are compared with the shipped config of the reference, once it is run; a variant stands in only where there is nothing else."""
+    suite = load_suite("atari")
+    variant = rows_of(suite, [*atari_runs("dqn__atari_pong", 1.0, label="nature")])
+    task, rows = variant[0]
+    assert task.reference == "dqn" and reference_of(task, rows) is None
+    only = [row for row in rows if row.variant and row.algorithm == "dqn"]
+    assert reference_of(task, only) is only[0]  # planned with one seed, complete

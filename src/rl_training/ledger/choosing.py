@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean, median
@@ -11,7 +12,7 @@ from rl_training.experiment.registry import algorithm_names, get_algorithm_spec
 from rl_training.ledger.beside import Line
 from rl_training.ledger.costs import cheapest, count, duration, mean_over_tasks, median_cost
 from rl_training.ledger.records import Record
-from rl_training.ledger.rows import Row, Tasks, iqm_over_scaled_tasks, lines_beside
+from rl_training.ledger.rows import Row, Tasks, iqm_over_scaled_tasks, lines_beside, reference_of
 from rl_training.ledger.statistics import Statistics
 from rl_training.ledger.suites import Suite, Task
 from rl_training.ledger.text import estimate, markdown, number
@@ -186,44 +187,64 @@ def _memory(memory: Found, statistics: Statistics) -> Iterator[Section]:
 
 def _images(minatar: Found, atari: Tasks, statistics: Statistics) -> Iterator[Section]:
     """Small images, then Atari."""
-    rows = minatar.everywhere
-    if rows:
-        better = [title for title in rows if all(_better(task, row, minatar, statistics) for task, row in rows[title])]
-        seconds = {title: mean_over_tasks([median_cost(row.records, None).seconds for _, row in rows[title]]) for title in rows}
-        chosen = min(better, key=lambda title: seconds[title], default=None)
-        answer = None
-        if chosen is not None:
-            taken = f"{count(rows[chosen][0][1].steps)} steps in {duration(seconds[chosen])}"
-            because = (
-                f"shown better than `{minatar.tasks[0][0].reference}` on every game: {', '.join(better)}; {taken}, the quickest of these"
-            )
-            answer = ("small images, one CPU thread", _linked(rows, [chosen]), because)
-        yield Section("Small images", f"MinAtar, one CPU thread.\n\n{_grid(minatar.tasks, statistics)}", answer)
-    lines = [(task, line) for task, found in atari for line in lines_beside(found) if line.ours]
-    lines = [(task, line) for task, line in lines if line.published.reference.measure == "training"]
-    if lines:
-        yield _atari(lines)
+    if rows := minatar.everywhere:
+        yield _small_images(minatar, rows, statistics)
+    beside = [(task, row.variant, line) for task, rows in atari for row in rows for line in lines_beside([row]) if line.ours]
+    if beside := [each for each in beside if each[2].published.reference.measure == "training"]:
+        yield _atari(beside)
 
 
-def _atari(lines: Sequence[tuple[Task, Line]]) -> Section:
+def _small_images(minatar: Found, rows: Mapping[str, Sequence[tuple[Task, Row]]], statistics: Statistics) -> Section:
+    """Of the rows that are shown better than the reference on every game, the one that is the best on most."""
+    better = [title for title in rows if all(_better(task, row, minatar, statistics) for task, row in rows[title])]
+    answer = None
+    if better:
+        games = [{title: statistics.iqm(rows[title][at][1].scores("final")).point for title in better} for at in range(len(minatar.tasks))]
+        highest = [max(game, key=game.__getitem__) for game in games]
+        chosen = max(better, key=highest.count)
+        steps, seconds = rows[chosen][0][1].steps, mean_over_tasks([median_cost(row.records, None).seconds for _, row in rows[chosen]])
+        because = (
+            f"the highest on {highest.count(chosen)} of {len(games)} games, {count(steps)} steps in {duration(seconds)}; "
+            f"shown better than `{minatar.tasks[0][0].reference}` on every game: {', '.join(better)}"
+        )
+        answer = ("small images", _linked(rows, [chosen]), because)
+    on_cpu = [title for title in rows if all(record.config.get("device") == "cpu" for _, row in rows[title] for record in row.records)]
+    where = "On one CPU thread." if len(on_cpu) == len(rows) else "On one GPU that several runs shared, so that wall times are rough"
+    where += "" if len(on_cpu) == len(rows) else f"; {', '.join(on_cpu)} on one CPU thread." if on_cpu else "."
+    return Section("Small images", f"MinAtar. {where}\n\n{_grid(minatar.tasks, statistics)}", answer)
+
+
+def _atari(beside: Sequence[tuple[Task, bool, Line]]) -> Section:
     """By the training return at the end of the budget, which is what can be compared with others."""
-    means = [mean(line.ours) for _, line in lines]
-    cells = []
-    for (task, line), ours in zip(lines, means, strict=True):
+    cells, means = [], defaultdict[str, dict[str, float]](dict)
+    for task, variant, line in beside:
         theirs = f"{number(mean(line.theirs))} ({line.published.title})" if line.theirs else ""
         seconds = median(median_cost([record], None).seconds for record in line.records)
-        cells.append([task.name, line.label, count(line.step), f"{number(ours)} ({_seeds(len(line.ours))})", theirs, duration(seconds)])
+        ours = f"{number(mean(line.ours))} ({_seeds(len(line.ours))})"
+        cells.append([task.name, line.label, count(line.step), ours, theirs, duration(seconds)])
+        if not variant and line.step == task.total_timesteps:
+            means[line.records[0].algorithm][task.name] = mean(line.ours)
     text = (
         f"Training returns of the last {WINDOW:,} steps, on one GPU that several runs shared, beside runs that others published in the "
         "same protocol, one game at a time. Ours play 64 games at once (8 where it says so), so their returns are of older policies. "
         "[Results](results.md#atari) says by how much, and whether a difference is more than chance.\n\n"
     )
     table = markdown(["game", "", "steps", "ours", "published", "wall time"], cells)
-    game, budget = lines[0][0].name, lines[0][1].step
-    here = [(ours, line) for (task, line), ours in zip(lines, means, strict=True) if task.name == game and line.step == budget]
-    highest, best = max(here, key=lambda each: each[0])
-    because = f"{game} after {count(budget)} steps: {number(highest)}, the highest of {len(here)} rows"
-    return Section("Atari", text + table, ("Atari, a GPU", _link(best.records[0].algorithm), because) if len(here) > 1 else None)
+    return Section("Atari", text + table, _best_on_atari(means, beside[0][0].total_timesteps))
+
+
+def _best_on_atari(means: Mapping[str, Mapping[str, float]], steps: int) -> Answer | None:
+    """Of the configs that have played the most games, the one that is the highest on most of them."""
+    most = max(map(len, means.values()), default=0)
+    compared = {algorithm: games for algorithm, games in means.items() if len(games) == most}
+    if len(compared) < 2:
+        return None
+    games = next(iter(compared.values()))
+    highest = [max(compared, key=lambda algorithm: compared[algorithm].get(game, -math.inf)) for game in games]
+    best = max(compared, key=highest.count)
+    reached = ", ".join(f"{game} {number(value)}" for game, value in compared[best].items())
+    because = f"{reached} after {count(steps)} steps: the highest of {len(compared)} rows on {highest.count(best)} of {len(games)} games"
+    return ("Atari, a GPU", _link(best), because)
 
 
 def _seeds(many: int) -> str:
@@ -248,7 +269,7 @@ def _linked(rows: Mapping[str, Sequence[tuple[Task, Row]]], titles: Iterable[str
 
 def _better(task: Task, row: Row, found: Found, statistics: Statistics) -> bool:
     """Whether the row's final policies are shown to be better than the task's reference."""
-    reference = next((each for other, rows in found.tasks if other is task for each in rows if each.algorithm == task.reference), None)
+    reference = reference_of(task, next(rows for other, rows in found.tasks if other is task))
     if reference is None or reference is row:
         return False
     return statistics.improvement(row.scores("final"), reference.scores("final")).low > 0.5

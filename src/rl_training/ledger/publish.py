@@ -12,7 +12,7 @@ from rl_training.ledger.beside import HOW, beside_published, published_elsewhere
 from rl_training.ledger.choosing import choosing_page
 from rl_training.ledger.readme import learned, speed, spliced
 from rl_training.ledger.records import Policy, Record, by_group, differences, read_records
-from rl_training.ledger.rows import Row, Tasks, lines_beside, rows_of, scaled
+from rl_training.ledger.rows import Row, Tasks, lines_beside, reference_of, rows_of, scaled
 from rl_training.ledger.statistics import PROFILE_LEVELS, Statistics
 from rl_training.ledger.suites import Suite, Task, load_suite, plan_config
 from rl_training.ledger.text import estimate, markdown, number, numbers, thousands
@@ -102,7 +102,7 @@ def _task_section(task: Task, rows: Sequence[Row], statistics: Statistics) -> It
     yield f"### {task.name}, {task.total_timesteps:,} steps{judged}\n"
     if task.about:
         yield f"{task.about}\n"
-    reference = next((row for row in rows if row.algorithm == task.reference and row.complete), None)
+    reference = reference_of(task, rows)
     head = ["", "best: IQM", "final: IQM", "best, per seed", "final, per seed"]
     head += [f"≥ {number(task.solved)}: best, final"] if task.solved is not None else []
     head += ["anchor"] if task.anchors else []

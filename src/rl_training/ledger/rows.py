@@ -30,6 +30,7 @@ class Row:
     published: Published | None = None  # runs of others it stands beside
     env_id: str = ""
     steps: int = 0  # as the suite has it
+    variant: bool = False  # it has a label: other settings than its config's
 
     @property
     def label(self) -> str:
@@ -67,7 +68,14 @@ def _row(group: Group, records: Sequence[Record]) -> Row:
     stale = sorted({key for record in records for key in differences(record, plan)})
     row = _split(title, plan.config.algo, [each.config.seed for each in group.plans], records, tuple(stale))
     added = tuple(_added(plan.config, records[0].config.get("algo_kwargs", {}) if records else {}))
-    return replace(row, added=added, published=group.published, env_id=plan.config.env_id, steps=plan.config.total_timesteps)
+    return replace(
+        row,
+        added=added,
+        published=group.published,
+        env_id=plan.config.env_id,
+        steps=plan.config.total_timesteps,
+        variant=bool(plan.label),
+    )
 
 
 def _added(config: TrainConfig, measured: Mapping[str, Any]) -> Iterator[str]:
@@ -85,6 +93,12 @@ def _split(title: str, algorithm: str, seeds: Sequence[int], records: Sequence[R
     mine = tuple(record for record in records if record.seed in seeds)
     others = tuple(record for record in records if record.seed not in seeds)
     return Row(title, algorithm, len(seeds), mine, others, stale)
+
+
+def reference_of(task: Task, rows: Iterable[Row]) -> Row | None:
+    """The row that others on the task are compared with, once it has all its seeds; a variant only where its algorithm has nothing else."""
+    found = sorted((row for row in rows if row.algorithm == task.reference), key=lambda row: row.variant)
+    return found[0] if found and found[0].complete else None
 
 
 def lines_beside(rows: Sequence[Row]) -> list[Line]:
