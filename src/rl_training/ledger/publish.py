@@ -10,6 +10,7 @@ from pathlib import Path
 from rl_training.experiment.shipped import REACHED, shipped_configs
 from rl_training.ledger.beside import HOW, beside_published, published_elsewhere, sources
 from rl_training.ledger.choosing import choosing_page
+from rl_training.ledger.drawing import curves_beside
 from rl_training.ledger.readme import learned, speed, spliced
 from rl_training.ledger.records import Policy, Record, by_group, differences, read_records
 from rl_training.ledger.rows import Row, Tasks, lines_beside, reference_of, rows_of, scaled
@@ -32,6 +33,7 @@ def publish(root: Path, statistics_file: Path, results: Path, *, frozen: bool = 
     pages = {root / "docs" / "results.md": page, readme: spliced(readme, "\n".join([*learned(suites, statistics), *speed(throughput)]))}
     masked = read_records(results.parent / "action_masks")
     pages[root / "docs" / "choosing.md"] = choosing_page({suite.name: (suite, tasks) for suite, tasks in suites}, masked, statistics)
+    pages |= {root / "docs" / picture: drawn for _, tasks in suites for picture, drawn in _pictures(tasks).values()}
     pages[root / "src" / "rl_training" / "assets" / REACHED.name] = reached_by_configs([suite for suite, _ in suites], records, statistics)
     if not frozen:
         statistics.save(statistics_file)
@@ -84,9 +86,12 @@ def results_page(suites: Sequence[tuple[Suite, Tasks]], statistics: Statistics) 
         beside = {task.name: lines_beside(rows) for task, rows in tasks}
         if any(beside.values()):
             yield HOW
+        pictures = _pictures(tasks)
         for task, rows in tasks:
             yield from _task_section(task, rows, statistics)
             yield from beside_published(beside[task.name], statistics)
+            if task.name in pictures:
+                yield f"![Training returns on {task.name}, ours and published ones]({pictures[task.name][0]})\n"
         yield from _aggregate(tasks, statistics)
         if suite.references:
             yield from published_elsewhere(suite.references)
@@ -94,6 +99,12 @@ def results_page(suites: Sequence[tuple[Suite, Tasks]], statistics: Statistics) 
             yield from sources(named)
     yield "## Where these runs were made\n"
     yield from _provenance([record for _, tasks in suites for _, rows in tasks for row in rows for record in (*row.records, *row.others)])
+
+
+def _pictures(tasks: Tasks) -> dict[str, tuple[str, str]]:
+    """By task: the name in docs/ of the picture of its shipped configs' training curves beside published ones, and the picture."""
+    drawn = {task.name: curves_beside(lines_beside([row for row in rows if not row.variant])) for task, rows in tasks}
+    return {name: (f"images/beside_{name.lower().replace(' ', '_')}.svg", picture) for name, picture in drawn.items() if picture}
 
 
 def _task_section(task: Task, rows: Sequence[Row], statistics: Statistics) -> Iterator[str]:
