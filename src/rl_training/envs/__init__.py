@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from rl_training.envs.factory import make_envs, require_spaces
-from rl_training.envs.vector import Restored, VectorEnvs
+from rl_training.envs.restoring import Restored
+from rl_training.envs.vector import VectorEnvs
 from rl_training.envs.wrappers import register_wrapper
 
 __all__ = ["Restored", "VectorEnvs", "make_envs", "register_wrapper", "require_spaces"]

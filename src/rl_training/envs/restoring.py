@@ -8,7 +8,7 @@ length and the end. Where it did not, a fresh episode begins.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import gymnasium as gym
 import numpy as np
@@ -28,6 +28,13 @@ class Workers(Protocol):
     def call(self, name: str) -> tuple[Any, ...]: ...
 
     def set_attr(self, name: str, values: Sequence[Any]) -> None: ...
+
+
+class Restored(NamedTuple):
+    """Where environments are, after a state was loaded."""
+
+    obs: Array  # [E, ...] the current observations
+    restored: Array  # [E] bool: False where the environment could not be brought back and begins a fresh episode
 
 
 class EpisodeKeeper:

@@ -124,3 +124,11 @@ def _name(space: gym.Space[Any]) -> str:
 
 def _list(kinds: tuple[str, ...]) -> str:
     return " or ".join(_WORDS[kind] for kind in kinds)
+
+
+def as_read(space: gym.Space[Any]) -> gym.Space[Any]:
+    """The space of what we hand out: Box observations are float32, or uint8 where they are (images stay one byte a value)."""
+    if not isinstance(space, spaces.Box) or space.dtype in (np.float32, np.uint8):
+        return space
+    with np.errstate(over="ignore"):  # a bound such as the largest float64 becomes infinite
+        return spaces.Box(space.low.astype(np.float32), space.high.astype(np.float32), dtype=np.float32)

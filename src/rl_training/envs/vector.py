@@ -16,19 +16,20 @@ Keep them as long as you like, and do not write to them: `final_obs` *is* `obs` 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
+from rl_training.envs.checks import UNSUSPICIOUS, Checks
 from rl_training.envs.episodes import FAILURES, episode_seed, one_line
 from rl_training.envs.images import Channels, image_form
 from rl_training.envs.lives import Lives
 from rl_training.envs.masks import MaskError, VectorMasks
 from rl_training.envs.normalize import ObservationNormalizer, RewardNormalizer
-from rl_training.envs.restoring import EpisodeKeeper, Workers
-from rl_training.envs.spaces import describe_action_space, first_action
+from rl_training.envs.restoring import EpisodeKeeper, Restored, Workers
+from rl_training.envs.spaces import as_read, describe_action_space, first_action
 from rl_training.envs.stacking import FrameStacker, require_stack
 from rl_training.envs.tally import Tally
 from rl_training.errors import CheckpointError, RunError, UserError, warn
@@ -38,15 +39,6 @@ if TYPE_CHECKING:
     from rl_training.types import Array
 
 RESTARTS = "episodes under way restart on resume: this backend cannot play them again"
-LARGEST = float(np.finfo(np.float32).max)  # rewards are float32 wherever they are learned from
-UNSUSPICIOUS = 1e76  # Σ r² below this: every reward is finite, in float32 too
-
-
-class Restored(NamedTuple):
-    """What `load_state_dict` arrived at."""
-
-    obs: Array  # [E, ...] the current observations
-    restored: Array  # [E] bool: False where the environment could not be brought back and begins a fresh episode
 
 
 class VectorEnvs:
@@ -89,7 +81,7 @@ class VectorEnvs:
         self.single_action_space: gym.Space[Any] = vector_env.single_action_space
         self._first_action = first_action(describe_action_space(self.single_action_space))
         self.image = image_form(vector_env.single_observation_space, image_channels)
-        self.single_observation_space = _as_read(vector_env.single_observation_space) if self.image is None else self.image.space
+        self.single_observation_space = as_read(vector_env.single_observation_space) if self.image is None else self.image.space
         self._dtype = self.single_observation_space.dtype
         self.exact_resume = replayable
         self._episodes = EpisodeKeeper(self._workers, self.single_action_space, first_index) if replayable else None
@@ -108,6 +100,7 @@ class VectorEnvs:
         self._shape = (num, *(self.single_observation_space.shape or ()))
         self._finite = np.ones(self._shape if self._floats else 0, np.bool_)  # observations [E, ...]
         self._tally = Tally(num, first_index)
+        self._checks = Checks(self._shape, self._tally, first_index)
         self._stacker: FrameStacker | None = None
         self.frame_stack = require_stack(frame_stack, images=self.image is not None)
         if self.image is not None and self.frame_stack > 1:
@@ -175,8 +168,8 @@ class VectorEnvs:
         if self._floats:
             np.isfinite(obs, out=self._finite)
         if not rewards.dot(rewards) < UNSUSPICIOUS or np.count_nonzero(self._finite) < self._finite.size:
-            self._require_finite("a reward", rewards, np.abs(rewards) <= LARGEST)
-            self._require_finite("an observation", obs)
+            self._checks.require_small_enough(rewards)
+            self._checks.require_finite(obs)
 
         if self._masks is not None:  # before any reset of ours
             self._step_masks(infos, terminated, truncated)
@@ -295,11 +288,11 @@ class VectorEnvs:
             if self._lives is not None:
                 self._lives.reset(infos, which)
         except MaskError as error:
-            raise self._mask_failure(error) from error
+            raise self._checks.wrong_mask(error) from error
         except RunError as error:
-            raise self._failure(str(error)) from error
+            raise self._checks.failure(str(error)) from error
         except FAILURES as error:  # as in `step`
-            raise self._failure(f"the environments raised {one_line(error)} in a reset") from error
+            raise self._checks.failure(f"the environments raised {one_line(error)} in a reset") from error
         return obs
 
     def _reset_masks(self, infos: dict[str, Any], which: Array | None) -> None:
@@ -313,15 +306,7 @@ class VectorEnvs:
         try:
             self._masks.step(infos, terminated, truncated)
         except MaskError as error:
-            raise self._mask_failure(error) from error
-
-    def _mask_failure(self, error: MaskError) -> Exception:
-        if error.env_index is None:
-            return self._failure(f"the environments gave {error} at vector step {self._tally.tick}")
-        return self._failure(f"environment {self._first_index + error.env_index} gave {error} at {self._tally.place(error.env_index)}")
-
-    def _failure(self, text: str) -> Exception:
-        return RunError(text) if self._tally.tick else UserError(text)
+            raise self._checks.wrong_mask(error) from error
 
     def _read(self, raw: Any) -> Array:
         """The backend's observations as ours: a copy, since it may reuse its arrays."""
@@ -333,16 +318,14 @@ class VectorEnvs:
             with np.errstate(over="ignore"):  # what float32 cannot hold is found and named afterwards
                 obs = np.array(raw, self._dtype)
         if obs.shape != self._shape:
-            raise self._failure(
-                f"the environments gave observations of shape {obs.shape}, not {self._shape}, at vector step {self._tally.tick}"
-            )
+            raise self._checks.wrong_shape(obs.shape)
         return obs
 
     def _arrive(self, obs: Array, new: Array) -> Array:
         """Makes these the current observations, as `_read` gave them; `new` [E] are those the normaliser has not seen, and that begin a
         stack."""
         self._raw = obs
-        self._require_finite("an observation", obs)
+        self._checks.require_finite(obs)
         if self._stacker is not None:
             obs = self._stacker.begin(obs, new)
         if self.observation_normalizer is not None:
@@ -358,35 +341,14 @@ class VectorEnvs:
             final = infos["final_obs"][i]
             if self.image is not None:
                 final = self.image.read(np.asarray(final))
-            if np.shape(final) != self._shape[1:]:
-                shapes = f"{np.shape(final)}, not {self._shape[1:]}"
-                raise RunError(f"environment {self._first_index + i} ended an episode with an observation of shape {shapes}")
+            self._checks.require_final_shape(final, int(i))
             final_obs[i] = final
-        self._require_finite("an observation", final_obs)
+        self._checks.require_finite(final_obs)
         return final_obs
 
     def _reset_some(self, obs: Array, ended: Array) -> Array:
         first = self._read(self._guarded_reset(options={"reset_mask": ended.copy()}))
         obs = obs.copy()
         obs[ended] = first[ended]
-        self._require_finite("an observation", obs)
+        self._checks.require_finite(obs)
         return obs
-
-    def _require_finite(self, what: str, values: Array, finite: Array | None = None) -> None:
-        """values: [E, ...]; finite: [E], where more is asked than that the values are."""
-        if np.isfinite(values).all() if finite is None else finite.all():
-            return
-        good = np.isfinite(values.reshape(self.num_envs, -1)).all(axis=1) if finite is None else finite
-        index = int(np.argmin(good))
-        shown = " ".join(np.array2string(values[index], threshold=8).split())
-        too_large = " in float32" if np.isfinite(values[index]).all() else ""
-        where = f"environment {self._first_index + index}"
-        raise self._failure(f"{where} gave {what} that is not finite{too_large} at {self._tally.place(index)}: {shown}")
-
-
-def _as_read(space: gym.Space[Any]) -> gym.Space[Any]:
-    """The space of what we hand out: Box observations are float32, or uint8 where they are (images stay one byte a value)."""
-    if not isinstance(space, gym.spaces.Box) or space.dtype in (np.float32, np.uint8):
-        return space
-    with np.errstate(over="ignore"):  # a bound such as the largest float64 becomes infinite
-        return gym.spaces.Box(space.low.astype(np.float32), space.high.astype(np.float32), dtype=np.float32)
