@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from rl_training.algorithms.backups import Bootstrap
+from rl_training.algorithms.q_learner import QLearner
+from rl_training.algorithms.rules import Rule, TDLoss
 from rl_training.models import QNetwork
 from rl_training.speed.tapes import taped_q_network
 from rl_training.types import Batch
@@ -42,6 +46,31 @@ def check_pullback(net: QNetwork, obs: Tensor) -> None:
     for mine, autograd, (name, parameter) in zip(grads, expected, net.named_parameters(), strict=True):
         assert mine.shape == parameter.shape, name
         torch.testing.assert_close(mine, autograd, msg=name)
+
+
+def check_goes_on_bit_for_bit(make: Callable[[int], QLearner]) -> None:
+    """make: a learner whose networks, levels and noise follow from the seed. What is loaded into another goes on as the one saved."""
+    first, second = make(0), make(1)
+    for step in range(4):
+        first.update(batch_of(seed=step), global_step=step)
+    second.load_state_dict(copy.deepcopy(first.state_dict()))
+    for step in range(4, 8):
+        for learner in (first, second):
+            learner.update(batch_of(seed=step), global_step=step)
+    assert torch.equal(parameters_of(first.q_network), parameters_of(second.q_network))
+
+
+def check_sequences_are_rows(rule: Rule, *, outputs: int, next_outputs: int) -> None:
+    """The loss of [T, B] steps is that of T·B transitions; `outputs` numbers per action taken, `next_outputs` to bootstrap from."""
+    g = torch.Generator().manual_seed(0)
+    chosen, bootstrap = torch.randn(3, 4, outputs, generator=g), torch.randn(3, 4, next_outputs, generator=g)
+    rewards, discounts = torch.randn(3, 4, generator=g), torch.rand(3, 4, generator=g)
+    out = TDLoss(rule, chosen, rule.target(Bootstrap(bootstrap), rewards, discounts))
+    moved = rule.target(Bootstrap(bootstrap.reshape(12, next_outputs)), rewards.reshape(12), discounts.reshape(12))
+    flat = TDLoss(rule, chosen.reshape(12, outputs), moved)
+    for name in ("loss", "priority", "q_value", "target_value", "td_error"):
+        assert getattr(out, name).shape == (3, 4)
+        torch.testing.assert_close(getattr(out, name).reshape(12), getattr(flat, name))
 
 
 @torch.no_grad()

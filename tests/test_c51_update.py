@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from learners import batch_of, one_hot, parameters_of, set_outputs
+from learners import batch_of, check_goes_on_bit_for_bit, check_sequences_are_rows, one_hot, set_outputs
 from rl_training.algorithms import C51DQN
 from rl_training.algorithms.backups import Bootstrap
 from rl_training.algorithms.by_head import make_rule
@@ -108,16 +107,7 @@ def test_the_priority_falls_to_0_where_the_prediction_is_right() -> None:
 
 
 def test_the_rule_on_sequences_is_the_rule_on_rows() -> None:
-    g = torch.Generator().manual_seed(0)
-    rule = CategoricalRule(num_atoms=5, v_min=-1.0, v_max=3.0)
-    chosen, bootstrap = torch.randn(3, 4, 5, generator=g), torch.randn(3, 4, 5, generator=g)
-    rewards, discounts = torch.randn(3, 4, generator=g), torch.rand(3, 4, generator=g)
-    out = TDLoss(rule, chosen, rule.target(Bootstrap(bootstrap), rewards, discounts))
-    moved = rule.target(Bootstrap(bootstrap.reshape(12, 5)), rewards.reshape(12), discounts.reshape(12))
-    flat = TDLoss(rule, chosen.reshape(12, 5), moved)
-    for name in ("loss", "priority", "q_value", "target_value", "td_error"):
-        assert getattr(out, name).shape == (3, 4)
-        torch.testing.assert_close(getattr(out, name).reshape(12), getattr(flat, name))
+    check_sequences_are_rows(CategoricalRule(num_atoms=5, v_min=-1.0, v_max=3.0), outputs=5, next_outputs=5)
 
 
 def test_the_mean_is_kept_where_nothing_is_clipped() -> None:
@@ -145,14 +135,7 @@ def test_a_saved_learner_goes_on_bit_for_bit() -> None:
         network = MLPC51QNetwork(4, 2, 11, -2.0, 2.0, (16,), dueling=True, noisy=True)
         return C51DQN(network, 1e-2, 0.9, 3, double_q=True, max_grad_norm=1.0, seed=seed)
 
-    first, second = make(0), make(1)
-    for step in range(4):
-        first.update(batch_of(seed=step), global_step=step)
-    second.load_state_dict(copy.deepcopy(first.state_dict()))
-    for step in range(4, 8):
-        for algorithm in (first, second):
-            algorithm.update(batch_of(seed=step), global_step=step)
-    assert torch.equal(parameters_of(first.q_network), parameters_of(second.q_network))
+    check_goes_on_bit_for_bit(make)
 
 
 def test_a_support_that_does_not_fit_is_refused() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from learners import batch_of, one_hot, parameters_of
+from learners import batch_of, check_goes_on_bit_for_bit, one_hot, parameters_of
 from rl_training.algorithms import IQN
 from rl_training.algorithms.by_head import make_rule
 from rl_training.algorithms.distributional_losses import pairwise_td_error, quantile_huber_loss
@@ -147,14 +146,7 @@ def test_a_saved_learner_goes_on_bit_for_bit(noisy: bool) -> None:
         network = MLPIQNetwork(4, 2, (16, 16), num_quantiles=4, num_target_quantiles=5, dueling=True, noisy=noisy)
         return IQN(network, 1e-2, 0.9, 3, double_q=True, max_grad_norm=1.0, seed=seed)
 
-    first, second = make(0), make(1)
-    for step in range(4):
-        first.update(batch_of(seed=step), global_step=step)
-    second.load_state_dict(copy.deepcopy(first.state_dict()))
-    for step in range(4, 8):
-        for algorithm in (first, second):
-            algorithm.update(batch_of(seed=step), global_step=step)
-    assert torch.equal(parameters_of(first.q_network), parameters_of(second.q_network))
+    check_goes_on_bit_for_bit(make)
 
 
 def test_the_counts_are_the_networks_own() -> None:

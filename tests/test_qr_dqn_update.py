@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from learners import batch_of, one_hot, parameters_of, set_outputs
+from learners import batch_of, check_goes_on_bit_for_bit, check_sequences_are_rows, one_hot, set_outputs
 from rl_training.algorithms import DQN, QRDQN
 from rl_training.algorithms.backups import Bootstrap
 from rl_training.algorithms.by_head import make_rule
 from rl_training.algorithms.dqn import ScalarRule
 from rl_training.algorithms.qr_dqn import QuantileRule
-from rl_training.algorithms.rules import TDLoss
 from rl_training.models import MLPQNetwork, MLPQRQNetwork
 
 pytestmark = pytest.mark.numeric
@@ -104,16 +102,7 @@ def test_one_quantile_is_dqn_with_half_the_loss() -> None:
 
 
 def test_the_rule_on_sequences_is_the_rule_on_rows() -> None:
-    g = torch.Generator().manual_seed(0)
-    rule = QuantileRule()
-    chosen, bootstrap = torch.randn(3, 4, 5, generator=g), torch.randn(3, 4, 6, generator=g)
-    rewards, discounts = torch.randn(3, 4, generator=g), torch.rand(3, 4, generator=g)
-    out = TDLoss(rule, chosen, rule.target(Bootstrap(bootstrap), rewards, discounts))
-    moved = rule.target(Bootstrap(bootstrap.reshape(12, 6)), rewards.reshape(12), discounts.reshape(12))
-    flat = TDLoss(rule, chosen.reshape(12, 5), moved)
-    for name in ("loss", "priority", "q_value", "target_value", "td_error"):
-        assert getattr(out, name).shape == (3, 4)
-        torch.testing.assert_close(getattr(out, name).reshape(12), getattr(flat, name))
+    check_sequences_are_rows(QuantileRule(), outputs=5, next_outputs=6)
 
 
 def test_rescaled_quantiles_are_the_quantiles_of_rescaled_returns() -> None:
@@ -130,14 +119,7 @@ def test_a_saved_learner_goes_on_bit_for_bit() -> None:
         network = MLPQRQNetwork(4, 2, 7, (16,), dueling=True, noisy=True)
         return QRDQN(network, 1e-2, 0.9, 3, num_quantiles=7, max_grad_norm=1.0, seed=seed)
 
-    first, second = make(0), make(1)
-    for step in range(4):
-        first.update(batch_of(seed=step), global_step=step)
-    second.load_state_dict(copy.deepcopy(first.state_dict()))
-    for step in range(4, 8):
-        for algorithm in (first, second):
-            algorithm.update(batch_of(seed=step), global_step=step)
-    assert torch.equal(parameters_of(first.q_network), parameters_of(second.q_network))
+    check_goes_on_bit_for_bit(make)
 
 
 def test_what_does_not_fit_is_refused() -> None:

@@ -158,6 +158,11 @@ def _judge_run(total: int, floor: int, folder: Path, seen: Any, reference: Path)
         return "lost", f"goes on from {step}, and {seen} was done"
     if step >= 0 and (reason := broken(found, replay=True)) is not None:
         return "lost", reason
+    return _judge_resumed(found, folder, reference, total)
+
+
+def _judge_resumed(found: Path, folder: Path, reference: Path, total: int) -> tuple[str, str] | None:
+    """Resumed, the run ends with the bytes of an undisturbed one."""
     ended = run(command("resume", "--checkpoint", found, "--quiet"), timeout=TIMEOUT, cwd=folder)
     if (wrong := verdict(ended, (0,))) is not None:
         return ("lost" if wrong[0] == "wrong exit code" else wrong[0]), f"resume: {wrong[1]}"
@@ -228,13 +233,7 @@ def _resuming(algo: str, back_to: int | None) -> Scenario:
                 return "torn", reason
         if (reason := broken(found, replay=True)) is not None:
             return "lost", reason
-        ended = run(command("resume", "--checkpoint", found, "--quiet"), timeout=TIMEOUT, cwd=folder)
-        if (wrong := verdict(ended, (0,))) is not None:
-            return ("lost" if wrong[0] == "wrong exit code" else wrong[0]), f"resume: {wrong[1]}"
-        other = run_directory(reference)
-        assert other is not None
-        differing = differences(other, found, 240)
-        return ("differing bytes", ", ".join(differing)) if differing else None
+        return _judge_resumed(found, folder, reference, 240)
 
     return Scenario(f"resume {algo} from {back_to or 'latest'}", prepare, work, lambda folder: None, judge)
 
