@@ -149,6 +149,34 @@ def test_an_environment_without_pictures_is_refused(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.mp4")) and not list(tmp_path.glob(".recording*"))
 
 
+class Interrupted(Blind):
+    """Has pictures, and is interrupted in its third step."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.left = 3
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> Any:
+        self.left -= 1
+        if not self.left and self.render_mode == "rgb_array":
+            raise KeyboardInterrupt
+        return np.zeros(2, np.float32), 1.0, not self.left, False, {}
+
+    def render(self) -> Any:
+        return np.zeros((16, 16, 3), np.uint8)
+
+
+@needs_video
+def test_a_recording_that_is_interrupted_is_not_encoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of an episode of thousands of steps that would take a minute, for a file that is thrown away."""
+    small: dict[str, Any] = {"hidden_sizes": [4], "batch_size": 4, "learning_starts": 5, "eval_episodes": 1}
+    checkpoint = DQN(Interrupted, output_dir=tmp_path, **small).learn(10).checkpoint_path
+    monkeypatch.setattr(gym.wrappers.RecordVideo, "stop_recording", lambda self: pytest.fail("is encoded"))
+    with pytest.raises(KeyboardInterrupt):
+        evaluate_checkpoint(checkpoint, num_episodes=1, env=Interrupted, record=tmp_path / "play.mp4")
+    assert not list(tmp_path.glob("*.mp4")) and not list(tmp_path.glob(".recording*"))
+
+
 def test_gymnasiums_warnings_come_without_their_colours(cli: Cli, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make = gym.make
 

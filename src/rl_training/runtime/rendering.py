@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, SupportsFloat
 
 import gymnasium as gym
 import numpy as np
@@ -23,6 +23,22 @@ class Rendering(NamedTuple):
 
     render_mode: str
     wrap: Callable[[gym.Env[Any, Any]], gym.Env[Any, Any]]
+
+
+class WholeEpisodes(gym.wrappers.RecordVideo[Any, Any]):
+    """An episode that is left before its end is not written: nobody keeps its file, and encoding takes longer than playing."""
+
+    _is_over = False
+
+    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+        obs, reward, terminated, truncated, info = super().step(action)
+        self._is_over = terminated or truncated
+        return obs, reward, terminated, truncated, info
+
+    def close(self) -> None:
+        if self.recording and not self._is_over:
+            self.recording, self.recorded_frames = False, []
+        super().close()  # type: ignore[no-untyped-call]  # Gymnasium says nothing of it
 
 
 @contextlib.contextmanager
@@ -48,7 +64,7 @@ def rendering(*, render: bool, record: str | Path | None, num_episodes: int) -> 
             if not isinstance(_first_frame(env), np.ndarray):
                 raise UserError(f"{_name(env)} gives no images to record (render mode rgb_array)")
             # One file per episode: RecordVideo keeps a recording's frames in memory until it is written.
-            return gym.wrappers.RecordVideo(env, str(episodes), episode_trigger=lambda episode: episode < num_episodes, name_prefix="of")
+            return WholeEpisodes(env, str(episodes), episode_trigger=lambda episode: episode < num_episodes, name_prefix="of")
 
         yield Rendering("rgb_array", recorded)
         parts = [episodes / f"of-episode-{episode}.mp4" for episode in range(num_episodes)]
