@@ -145,6 +145,7 @@ def test_nothing_is_unpickled(cli: Cli) -> None:
 
 def test_what_does_not_fit_is_one_line(cli: Cli) -> None:
     assert "give --env" in cli.refused("import-sb3", write(), "-o", "agent")
+    assert "gone.zip: cannot be read" in cli.refused("import-sb3", "gone.zip", "-o", "agent")  # what is no model is not asked about
     assert "reads 5 numbers, and CartPole-v1 gives [4]" in refused(cli, write(policy=layers(5, 3, 2)))
     assert "has 3 outputs, and CartPole-v1 has 2 actions" in refused(cli, write(policy=layers(4, 3)))
     assert "MlpPolicy" in refused(cli, write(policy={**layers(4, 2), "q_net.features_extractor.cnn.0.weight": torch.zeros(1)}))

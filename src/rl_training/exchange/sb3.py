@@ -49,10 +49,10 @@ def import_sb3(file: str | Path, output: str | Path, *, env_id: str | None, acti
 
     env_id: what it was trained on, which the zip does not say. activation: between its layers, where the zip cannot be read for it.
     """
-    if env_id is None:
-        raise UserError(f"{file}: does not say which environment it was trained on: give --env")
     require_replaceable(Path(output))
     members = _members(_content(file), f"{file}")
+    if env_id is None:
+        raise UserError(f"{file}: does not say which environment it was trained on: give --env")
     about = _data(members, file)
     layers = read_layers(_tensors(members, file), file)
     config, spaces = _config(layers, about, env_id, activation, file)
