@@ -25,7 +25,7 @@ from rl_training.commands.output import say
 from rl_training.experiment.config import SHIPPED_CONFIGS
 from rl_training.experiment.registry import algorithm_names, get_algorithm_spec
 from rl_training.runtime import signals, workflows
-from rl_training.runtime.figures import figure
+from rl_training.runtime.figures import spread
 
 # What it does
 
@@ -48,7 +48,7 @@ def test_train_eval_and_resume(cli: Cli, here: Path) -> None:
     assert figures["eval_episodes"] == 3 and figures["eval_return_mean"] > 0
     shown = dict(line.split(maxsplit=1) for line in evaluated.out.splitlines())
     assert shown["policy"] == "dqn on CartPole-v1, seed 5, step 120" and shown["episodes"] == "3, greedy"
-    assert shown["return"].startswith(f"{figure(figures['eval_return_mean'])} ± ") and set(shown) == {
+    assert shown["return"].startswith(spread(figures["eval_return_mean"], figures["eval_return_std"])) and set(shown) == {
         "policy",
         "episodes",
         "return",

@@ -26,7 +26,7 @@ from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.registry import algorithm_names
 from rl_training.ledger.display import Display
 from rl_training.runtime import workflows
-from rl_training.runtime.figures import figure
+from rl_training.runtime.figures import figure, spread
 from rl_training.runtime.progress import Progress, ProgressFile
 from rl_training.runtime.progress_line import duration, fitted
 from rl_training.runtime.run import TrainResult
@@ -254,6 +254,22 @@ def test_after_an_interrupt_it_says_how_to_go_on(cli: Cli, monkeypatch: pytest.M
 )
 def test_figures(value: float, shown: str) -> None:
     assert figure(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("mean", "deviation", "shown"),
+    [
+        (500.0, 0.0, "500.0 ± 0.0"),
+        (58.0, 7.17, "58.0 ± 7.2"),
+        (9.2, 0.748, "9.20 ± 0.75"),
+        (0.931, 0.0138, "0.931 ± 0.014"),
+        (0.5, 12.0, "0.5 ± 12.0"),
+        (1.0, 0.0, "1.0 ± 0.0"),
+        (math.nan, math.nan, "nan ± nan"),
+    ],
+)
+def test_a_figure_and_its_spread_have_the_same_decimals(mean: float, deviation: float, shown: str) -> None:
+    assert spread(mean, deviation) == shown
 
 
 # Shells

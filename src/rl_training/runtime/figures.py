@@ -9,5 +9,7 @@ def figure(value: float) -> str:
 
 
 def spread(mean: float, deviation: float) -> str:
-    """`0.931 ± 0.0138`."""
-    return f"{figure(mean)} ± {figure(deviation)}"
+    """Both with as many decimals, the fewer the larger they are: `390.7 ± 12.1`, `9.20 ± 0.75`, `0.931 ± 0.014`."""
+    larger, whole = max(abs(mean), abs(deviation)), float(mean).is_integer() and float(deviation).is_integer()
+    decimals = 1 if whole or larger >= 10 else 2 if larger >= 1 else 3
+    return f"{mean:.{decimals}f} ± {deviation:.{decimals}f}"
