@@ -157,7 +157,7 @@ def test_a_best_checkpoint_below_a_final_policy_says_how_many_it_was_the_first_o
         raw["best"]["eval_return_mean"], raw["config"]["eval_episodes"] = 0.5, 10
         raw["curve"] = [[step, value] for step, value in enumerate(curve, 1)]
     text, _ = page(tmp_path, records)
-    assert "0.9: best 0.5. A run's best checkpoint is the first of 2 to 3 with the same mean over 10 episodes." in text
+    assert "0.9: best 0.5. A run's best checkpoint is the first of 2 to 3 that tie on their mean over 10 episodes." in text
     records[0]["curve"] = [[1, 0.0], [2, 1.0]]  # nothing to confuse it with
     assert "best 0.5.\n" in page(tmp_path, records)[0]
 
@@ -184,7 +184,7 @@ def test_what_was_made_otherwise_or_is_not_complete_is_said(tmp_path: Path) -> N
     text, table = page(tmp_path, records)
     assert "`dqn` has 2 of 3 seeds so far." in text and "`dqn` was run for 300 steps, not 200." in text
     assert re.search(r"before its config changed in .*`algo_kwargs.gamma`", text)  # the records of these tests have 0.9
-    assert "`dqn` with seeds beside the table's: seed 9 best 1, final 0.25." in text
+    assert "`dqn` with other seeds: seed 9 best 1, final 0.25." in text
     assert "P(better than" not in text  # the reference is not complete
     assert "(2 of 3 seeds)" in table and "`sb3:dqn`" in table
 

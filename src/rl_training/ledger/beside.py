@@ -17,12 +17,13 @@ from rl_training.ledger.text import estimate, markdown, number, numbers
 from rl_training.ledger.training import WINDOW
 
 HOW = (
-    "Means beside published runs have Student's 95% interval, and differences of means Welch's. Both assume that the returns of runs are "
-    "normally distributed. With two seeds they are wide, as they should be: a bootstrap of two values never leaves the two. *Better* or "
-    "*worse* is written only where the difference's interval excludes 0.\n\n"
-    "A training return is counted at the step where its episode ends, but its episode began earlier. Ours come from many games at once: "
-    "during one episode the run makes as many steps as the episode has, times the number of games (*span*, the median over seeds). To be "
-    "fair, the published curve is averaged over the same span before each point (*theirs as far back*), and the difference is to that.\n"
+    "In comparisons with published runs, means have Student's 95% interval and differences of means Welch's. Both assume normally "
+    "distributed returns. With two seeds the intervals are wide, and should be: a bootstrap of two values never leaves the two. *Better* "
+    "or *worse* appears only if the interval of the difference excludes 0.\n\n"
+    "A training return is counted at the step where its episode ends, although the episode began earlier. Our runs play many games at "
+    "once, so during one episode a run makes the episode's length times the number of games in steps (the *span*; median over seeds). For "
+    "a fair comparison, the published curve is averaged over the same span before each point (*theirs over our span*), and the difference "
+    "is taken to that.\n"
 )
 POINTS = 100  # of a stretch, at which episodes end
 
@@ -96,8 +97,8 @@ def beside_published(lines: Sequence[Line], statistics: Statistics) -> Iterator[
     """A table for each source that one of `lines` names."""
     for source in dict.fromkeys(line.published.source for line in lines):
         reference = load_reference(source)
-        what = f"training return of the last {WINDOW:,} steps" if reference.measure == "training" else "greedy evaluation at the end"
-        yield f"Beside {reference.title}, {what}:\n"
+        what = f"training return over the last {WINDOW:,} steps" if reference.measure == "training" else "greedy evaluation at the end"
+        yield f"Compared with {reference.title}: {what}.\n"
         head = [
             "",
             "steps",
@@ -106,7 +107,7 @@ def beside_published(lines: Sequence[Line], statistics: Statistics) -> Iterator[
             "theirs",
             "theirs: mean",
             "lowest to highest",
-            "theirs as far back (span)",
+            "theirs over our span (its length)",
             "ours − theirs",
             "",
         ]
@@ -151,7 +152,7 @@ def published_elsewhere(names: Sequence[str]) -> Iterator[str]:
     references = [load_reference(name) for name in names]
     tasks = list(dict.fromkeys(env_id for reference in references for env_id in reference.rows))
     lines = [line for reference in references for line in _figures(reference, tasks)]
-    yield "### Published by others, at protocols of their own\n"
+    yield "### Published by others under their own protocols\n"
     yield markdown(["", "agent steps", *tasks], lines) + "\n"
 
 

@@ -21,16 +21,16 @@ from rl_training.ledger.training import WINDOW
 INTRODUCTION = """\
 # Which algorithm should I use?
 
-Start with the first table; the others show where its answers come from. All figures are of the shipped configs, which were not all tuned
-with the same care ([how they were chosen](measuring.md#how-the-shipped-configs-were-chosen)). [Results](results.md) has intervals and
-single seeds.
+Start with the first table; the tables after it show the evidence. All figures come from the shipped configs, which were not all tuned with
+the same care ([how they were chosen](measuring.md#how-the-shipped-configs-were-chosen)). [Results](results.md) has the intervals and every
+seed.
 
-A cell is the final policy's interquartile mean over seeds. In brackets: environment steps and wall time until a run's own evaluations first
-reach the task's threshold (the median over seeds; "never" where most seeds do not), or of the whole run where a task has no threshold.
-Wall times are on one CPU thread unless said otherwise, on [several machines](results.md#where-these-runs-were-made) that were often shared:
-they tell a minute from an hour, not ten seconds from twelve.
+A cell is the interquartile mean of the final policies' returns over seeds. In brackets: environment steps and wall time until a run's own
+evaluations first reach the task's threshold (median over seeds; "never" if most seeds do not reach it), or those of the whole run if the
+task has no threshold. Wall times are on one CPU thread unless noted, on [several machines](results.md#where-these-runs-were-made) that were
+often shared: they tell a minute from an hour, not ten seconds from twelve.
 
-Made by `make results` from the records in `benchmarks/results/`; not edited by hand.
+Made by `make results` from the records in `benchmarks/results/`; do not edit by hand.
 """
 CONTINUOUS = "Pendulum-v1"
 
@@ -110,18 +110,19 @@ def _vectors(classic: Found, statistics: Statistics) -> Iterator[Section]:
     scores = {title: iqm_over_scaled_tasks(found, statistics) for title, found in rows.items()}
     best = max(scores, key=lambda title: scores[title].point)
     plain = next((f"; `dqn` {estimate(scores[title])}" for title in scores if title == "`dqn`" != best), "")
-    because = f"final policies over {len(classic.tasks)} tasks, scaled so that solved is 1: {estimate(scores[best])}{plain}"
+    because = f"IQM of the final policies over {len(classic.tasks)} tasks, scaled so that 1 is solved: {estimate(scores[best])}{plain}"
     answer = ("vectors, discrete actions", _linked(rows, [best]), because)
     grid = _grid([(task, [row for row in here if row.title in rows]) for task, here in classic.tasks], statistics)
-    yield Section("Vectors", f"Rows that have run all tasks of the suite `{classic.suite.name}`.\n\n{grid}", answer)
+    yield Section("Vectors", f"Algorithms that have run every task of the suite `{classic.suite.name}`.\n\n{grid}", answer)
     costs = {title: mean_over_tasks([median_cost(row.records, task.solved).steps for task, row in found]) for title, found in rows.items()}
     fewest = cheapest(costs)
-    text = "Steps until the threshold: the geometric mean over the tasks of the medians above. Within a tenth they count as equal.\n\n"
+    text = "Steps to the threshold: geometric mean over the tasks of the medians above. Differences within 10% count as ties.\n\n"
     ordered = sorted(costs, key=costs.__getitem__)
-    table = markdown(["", "steps"], [[title, count(costs[title]) if math.isfinite(costs[title]) else "never on one"] for title in ordered])
-    because = (
-        f"{count(costs[fewest[0]])} steps to the threshold, or at most a tenth more; the geometric mean over the tasks" if fewest else ""
+    table = markdown(
+        ["", "steps"], [[title, count(costs[title]) if math.isfinite(costs[title]) else "one task never solved"] for title in ordered]
     )
+    tied = "; the others listed are within 10%" if len(fewest) > 1 else ""
+    because = f"{count(costs[fewest[0]])} steps to the threshold (geometric mean over the tasks){tied}" if fewest else ""
     yield Section("Few samples", text + table, ("steps are expensive", _linked(rows, fewest), because) if fewest else None)
 
 
@@ -133,8 +134,8 @@ def _continuous(on_policy: Found, statistics: Statistics) -> Iterator[Section]:
         return
     task, rows = tasks[0]
     taken = ", ".join(f"{row.title} {_cell(task, row, statistics)}" for row in rows)
-    answer = ("continuous actions", ", ".join(map(_link, able)), f"no other row takes them; {task.name}: {taken}")
-    yield Section("Continuous actions", f"{', '.join(map(_link, able))} and no other row.\n\n{_grid(tasks, statistics)}", answer)
+    answer = ("continuous actions", ", ".join(map(_link, able)), f"nothing else supports them; {task.name}: {taken}")
+    yield Section("Continuous actions", f"Only {' and '.join(map(_link, able))} support them.\n\n{_grid(tasks, statistics)}", answer)
 
 
 def _time(classic: Found, on_policy: Found, statistics: Statistics) -> Iterator[Section]:
@@ -156,16 +157,18 @@ def _time(classic: Found, on_policy: Found, statistics: Statistics) -> Iterator[
         for title in sorted(rows, key=costs.__getitem__)
     ]
     text = (
-        "The same tasks at the same thresholds, by rows with replay and rows that learn from rollouts of several environments at once. "
-        "Quickest first. The last column is environment steps per second of whole runs, with their evaluations.\n\n"
+        "The same tasks and thresholds for algorithms with replay and algorithms that learn from rollouts of several environments, fastest "
+        "first. The last column is environment steps per second over whole runs, evaluations included.\n\n"
     )
     table = markdown(["", *(f"{task.name}, ≥ {number(task.solved or 0)}" for task, _ in joint.tasks), "steps/s"], lines)
-    more = "\n\nActing in other processes or on other machines: [Many machines](distributed.md). Speed: [Performance](performance.md)."
+    more = (
+        "\n\nTo act in other processes or on other machines, see [Many machines](distributed.md); for speed, [Performance](performance.md)."
+    )
     answer = None
     if quickest := cheapest(costs):
         where = ", ".join(task.name for task, _ in joint.tasks)
         took = f"{duration(costs[quickest[0]])} to the threshold on {where} (geometric mean), {rates[quickest[0]]:,.0f} steps/s"
-        answer = ("wall time counts and steps are cheap, or many environments", _linked(rows, quickest), took)
+        answer = ("wall time matters and steps are cheap, or many environments", _linked(rows, quickest), took)
     yield Section("Wall time and many environments", text + table + more, answer)
 
 
@@ -180,7 +183,10 @@ def _memory(memory: Found, statistics: Statistics) -> Iterator[Section]:
     because = f"{sum(judged[best])} of {len(judged[best])} final policies solve the {len(memory.tasks)} tasks" + "".join(
         f"; {title} {sum(judged[title])}" for title in rows if title != best
     )
-    text = "Rows without memory are controls; the frame stack is of the last four observations.\n\n"
+    text = (
+        "The answer is the algorithm with the most final policies that solve a task; ties go to the shorter wall time. Algorithms without "
+        "memory are controls, and *frame stack* means the last four observations.\n\n"
+    )
     answer = ("part of the state is hidden", _linked(rows, [best]), because)
     yield Section("Partial observability", text + _grid(memory.tasks, statistics), answer)
 
@@ -195,7 +201,7 @@ def _images(minatar: Found, atari: Tasks, statistics: Statistics) -> Iterator[Se
 
 
 def _small_images(minatar: Found, rows: Mapping[str, Sequence[tuple[Task, Row]]], statistics: Statistics) -> Section:
-    """Of the rows that are shown better than the reference on every game, the one that is the best on most."""
+    """Of the rows shown to be better than the reference on every game, the one that is best on most games."""
     better = [title for title in rows if all(_better(task, row, minatar, statistics) for task, row in rows[title])]
     answer = None
     if better:
@@ -203,13 +209,15 @@ def _small_images(minatar: Found, rows: Mapping[str, Sequence[tuple[Task, Row]]]
         highest = [max(game, key=game.__getitem__) for game in games]
         chosen = max(better, key=highest.count)
         steps, seconds = rows[chosen][0][1].steps, mean_over_tasks([median_cost(row.records, None).seconds for _, row in rows[chosen]])
+        budgets = {row.steps for title in rows if title != chosen for _, row in rows[title]} - {steps}
+        others = f" (others {' or '.join(map(count, sorted(budgets)))} steps)" if budgets else ""
         because = (
-            f"the highest on {highest.count(chosen)} of {len(games)} games, {count(steps)} steps in {duration(seconds)}; "
-            f"shown better than `{minatar.tasks[0][0].reference}` on every game: {', '.join(better)}"
+            f"best on {highest.count(chosen)} of {len(games)} games, with {count(steps)} steps in {duration(seconds)}{others}; "
+            f"shown to be better than `{minatar.tasks[0][0].reference}` on every game: {', '.join(better)}"
         )
         answer = ("small images", _linked(rows, [chosen]), because)
     on_cpu = [title for title in rows if all(record.config.get("device") == "cpu" for _, row in rows[title] for record in row.records)]
-    where = "On one CPU thread." if len(on_cpu) == len(rows) else "On one GPU that several runs shared, so that wall times are rough"
+    where = "On one CPU thread." if len(on_cpu) == len(rows) else "On one GPU shared by several runs, so wall times are rough"
     where += "" if len(on_cpu) == len(rows) else f"; {', '.join(on_cpu)} on one CPU thread." if on_cpu else "."
     return Section("Small images", f"MinAtar. {where}\n\n{_grid(minatar.tasks, statistics)}", answer)
 
@@ -225,16 +233,16 @@ def _atari(beside: Sequence[tuple[Task, bool, Line]]) -> Section:
         if not variant and line.step == task.total_timesteps:
             means[line.records[0].algorithm][task.name] = mean(line.ours)
     text = (
-        f"Training returns of the last {WINDOW:,} steps, on one GPU that several runs shared, beside runs that others published in the "
-        "same protocol, one game at a time. Ours play 64 games at once (8 where it says so), so their returns are of older policies. "
-        "[Results](results.md#atari) says by how much, and whether a difference is more than chance.\n\n"
+        f"Training returns over the last {WINDOW:,} steps, on one GPU shared by several runs, next to runs that others published under the "
+        "same protocol. Theirs play one game at a time and ours 64 (8 where noted), so our returns come from older policies. "
+        "[Results](results.md#atari) says by how much, and which differences are more than chance.\n\n"
     )
     table = markdown(["game", "", "steps", "ours", "published", "wall time"], cells)
     return Section("Atari", text + table, _best_on_atari(means, beside[0][0].total_timesteps))
 
 
 def _best_on_atari(means: Mapping[str, Mapping[str, float]], steps: int) -> Answer | None:
-    """Of the configs that have played the most games, the one that is the highest on most of them."""
+    """Of the configs that have played the most games, the one with the highest return on most of them."""
     most = max(map(len, means.values()), default=0)
     compared = {algorithm: games for algorithm, games in means.items() if len(games) == most}
     if len(compared) < 2:
@@ -243,7 +251,7 @@ def _best_on_atari(means: Mapping[str, Mapping[str, float]], steps: int) -> Answ
     highest = [max(compared, key=lambda algorithm: compared[algorithm].get(game, -math.inf)) for game in games]
     best = max(compared, key=highest.count)
     reached = ", ".join(f"{game} {number(value)}" for game, value in compared[best].items())
-    because = f"{reached} after {count(steps)} steps: the highest of {len(compared)} rows on {highest.count(best)} of {len(games)} games"
+    because = f"{reached} after {count(steps)} steps: best of {len(compared)} algorithms on {highest.count(best)} of {len(games)} games"
     return ("Atari, a GPU", _link(best), because)
 
 
@@ -259,8 +267,8 @@ def _masks(records: Sequence[Record]) -> Iterator[Section]:
     task, steps = records[0].env_id, records[0].steps
     reached = f"{number(median(with_masks))} with masks, {number(median(without))} without"
     said = f"`{records[0].algorithm}` on `{task}`, {count(steps)} steps: {reached}"
-    text = f"Every row keeps to the [masks](action_masks.md) an environment gives. {said} (medians of {_seeds(len(with_masks))})."
-    yield Section("Action masks", text, ("some actions are not allowed", "any row", said))
+    text = f"Every algorithm respects the [masks](action_masks.md) of an environment. {said} (medians of {_seeds(len(with_masks))})."
+    yield Section("Action masks", text, ("some actions are not allowed", "any algorithm", said))
 
 
 def _linked(rows: Mapping[str, Sequence[tuple[Task, Row]]], titles: Iterable[str]) -> str:

@@ -68,21 +68,21 @@ def results_page(suites: Sequence[tuple[Suite, Tasks]], statistics: Statistics) 
     yield "# What it learns\n"
     yield (
         "Made by `make results` from the records in `benchmarks/results/learning/` (one JSON per run: config, commit, machine, curve); "
-        "not edited by hand. `rl-training report benchmarks/results/learning -o report.html` makes a page of them with all curves.\n"
+        "do not edit by hand. `rl-training report benchmarks/results/learning -o report.html` makes a page with all curves.\n"
     )
     yield (
-        "Each run is judged by 100 fresh greedy episodes, or by the number that stands beside the task.\n\n"
-        "- *best* is the checkpoint the run itself chose, *final* the policy after the last update.\n"
+        "Each run is evaluated over 100 fresh greedy episodes, or over the number given with the task.\n\n"
+        "- *best* is the best checkpoint by the run's own evaluations, *final* the policy after the last update.\n"
         "- *IQM* is the interquartile mean over seeds, with its 95% stratified bootstrap interval (rliable, arXiv:2108.13264).\n"
         "- *P(better)* is the probability that a run's final policy beats one of the reference's; ties count half. "
-        "*Better* or *worse* is written only where its whole interval lies on one side of ½.\n"
-        "- *anchor* is a single run that others published: it says where we stand, not who is better.\n"
-        "- In brackets after an algorithm: what its shipped config adds to it, such as five-step returns (*5-step*).\n"
+        "*Better* or *worse* appears only if the whole interval lies on one side of ½.\n"
+        "- *anchor* is a single published run: it shows where we stand, not which is better.\n"
+        "- In brackets after an algorithm: what its shipped config adds, such as five-step returns (*5-step*).\n"
     )
     yield from at_a_glance([(suite, tasks) for suite, tasks in suites if suite.name in AT_A_GLANCE], statistics)
     for suite, tasks in suites:
         yield f"## {suite.name}\n"
-        yield f"{suite.description} Seeds {', '.join(map(str, suite.seeds))}; `rl-training ledger {suite.name}` makes what is missing.\n"
+        yield f"{suite.description} Seeds {', '.join(map(str, suite.seeds))}; `rl-training ledger {suite.name}` runs what is missing.\n"
         beside = {task.name: lines_beside(rows) for task, rows in tasks}
         if any(beside.values()):
             yield HOW
@@ -109,7 +109,7 @@ def _pictures(tasks: Tasks) -> dict[str, tuple[str, str]]:
 
 def _task_section(task: Task, rows: Sequence[Row], statistics: Statistics) -> Iterator[str]:
     episodes = {int(record.final.get("eval_episodes", 0)) for row in rows for record in row.records} - {100}
-    judged = f", judged by {' or '.join(map(str, sorted(episodes)))} episodes" if episodes else ""
+    judged = f", evaluated over {' or '.join(map(str, sorted(episodes)))} episodes" if episodes else ""
     yield f"### {task.name}, {task.total_timesteps:,} steps{judged}\n"
     if task.about:
         yield f"{task.about}\n"
@@ -168,14 +168,14 @@ def _notes(task: Task, row: Row, statistics: Statistics) -> Iterator[str]:
         yield f"{row.title} was run for {', '.join(f'{steps:,}' for steps in sorted(budgets))} steps, not {task.total_timesteps:,}."
     changed = [key for key in row.stale if key != "total_timesteps"]
     if changed:
-        yield f"{row.title} was made before its config changed in {', '.join(f'`{key}`' for key in changed)}."
+        yield f"{row.title} was run before its config changed in {', '.join(f'`{key}`' for key in changed)}."
     if not row.complete:
         yield f"{row.title} has {len(row.records)} of {row.planned} seeds so far."
     if row.others:
         shown = "; ".join(
             f"seed {record.seed} best {number(record.score('best'))}, final {number(record.score('final'))}" for record in row.others
         )
-        yield f"{row.title} with seeds beside the table's: {shown}."
+        yield f"{row.title} with other seeds: {shown}."
 
 
 def _ties(records: Sequence[Record]) -> str:
@@ -184,7 +184,7 @@ def _ties(records: Sequence[Record]) -> str:
     if not alike or min(alike) < 2:
         return ""
     episodes = ", ".join(sorted({str(record.config.get("eval_episodes", "?")) for record in records}))
-    return f" A run's best checkpoint is the first of {min(alike)} to {max(alike)} with the same mean over {episodes} episodes."
+    return f" A run's best checkpoint is the first of {min(alike)} to {max(alike)} that tie on their mean over {episodes} episodes."
 
 
 def _aggregate(tasks: Tasks, statistics: Statistics) -> Iterator[str]:
@@ -223,8 +223,8 @@ def at_a_glance(suites: Sequence[tuple[Suite, Tasks]], statistics: Statistics) -
     if tables := overview(suites, statistics):
         yield "## At a glance\n"
         yield (
-            "The best checkpoint of each run over fresh episodes. Seeds 1–5 are not independent of the settings: "
-            "most configs were changed after earlier ones had been run on them "
+            "The best checkpoint of each run, over fresh episodes. Seeds 1–5 are not independent of the settings: "
+            "most configs were changed after earlier versions had been run on these seeds "
             "([how they were chosen](measuring.md#how-the-shipped-configs-were-chosen)).\n"
         )
         yield tables + "\n"
