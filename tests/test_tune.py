@@ -250,8 +250,11 @@ def test_bad_input(arguments: list[str], space: Any, message: str, capsys: pytes
 
 def test_from_the_command_line_with_real_training(capsys: pytest.CaptureFixture[str]) -> None:
     options = {"--config": "base.yaml", "--space": "space.yaml", "--trials": "1", "--seeds": "1001", "--jobs": "1", "--episodes": "2"}
-    code = main(["tune", *(part for pair in options.items() for part in pair), "-o", "found.yaml"])
+    Path("tells.py").write_text("import os\nwith open('imported', 'a') as file:\n    file.write(f'{os.getpid()}\\n')\n")
+    code = main(["--import", "tells", "tune", *(part for pair in options.items() for part in pair), "-o", "found it.yaml"])
     out, err = capsys.readouterr()
     assert code == 0, err
     assert "best of 1: trial 0" in out and "[1/1] trial0__dqn__seed1001" in err
-    assert load_config("found.yaml").algo == "dqn" and Path("tune.jsonl").exists()
+    assert len(set(Path("imported").read_text().split())) == 2  # here and in the trial's process
+    assert out.endswith("next:\n  rl-training --import tells train --config 'found it.yaml' --seeds 1-5\n")
+    assert load_config("found it.yaml").algo == "dqn" and Path("tune.jsonl").exists()

@@ -34,6 +34,11 @@ def after_seeds(output_dir: Path) -> list[str]:
     return [shlex.join(["rl-training", "report", str(output_dir), "-o", "report.html"])]
 
 
+def after_tuning(config: Path, imports: Sequence[str]) -> list[str]:
+    """Train what was found, with seeds that did not choose it."""
+    return [_line("train", None, imports, "--config", str(config), "--seeds", "1-5")]
+
+
 def to_go_on(run_dir: Path, imports: Sequence[str]) -> str:
     """After an interrupt: up to the run's own total."""
     return _line("resume", _config_of(run_dir), imports, "--checkpoint", str(run_dir))

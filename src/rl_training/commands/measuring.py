@@ -7,7 +7,9 @@ from typing import Literal
 
 import typer
 
+from rl_training.commands.following import after_tuning
 from rl_training.commands.options import CONFIG, TOTAL
+from rl_training.commands.output import show_next
 from rl_training.ledger import RESULTS
 
 
@@ -71,3 +73,5 @@ def tune(
     many, work = jobs or os.cpu_count() or 1, AfterImports(tuple(ctx.obj))
     for text in run_study(search, study, output, trials=trials, jobs=many, quiet=quiet, work=work):
         typer.echo(text)
+    if not quiet:
+        show_next(after_tuning(output, ctx.obj))
