@@ -36,7 +36,8 @@ def where(record: Record) -> str:
     m = record["machine"]
     hardware = " and one ".join(part for part in (f"{m['cores']} × {m['cpu']}", m.get("gpu")) if part)
     versions = ", ".join(f"{name} {version}" for name, version in m["versions"].items() if name != "rl-training")
-    return f"{m['time'][:10]}, {hardware}, {m['threads']} torch thread{'s' if m['threads'] != 1 else ''}; Python {m['python']}, {versions}."
+    threads = f"{m['threads'] or 'default'} torch thread{'s' if m['threads'] != 1 else ''}"  # 0: torch's own number was left as it was
+    return f"{m['time'][:10]}, {hardware}, {threads}; Python {m['python']}, {versions}."
 
 
 def command(name: str, record: Record) -> str:
@@ -115,9 +116,9 @@ def ablation(missing: list[str]) -> list[str]:
 
 SPEED = "What each piece of speed/ is worth"
 SPEED_NOTE = (
-    "The same work with one piece and without it, in turns, with all other pieces in place. "
-    "A piece that gives less than 1.05× in its best case is removed. Packed rows are near that line: other runs of `--only 'packed rows'` "
-    "gave 1.05× (15 rounds) and, on a busy machine, 1.11×, 1.26× and 1.01× (11 each)."
+    "The same work with and without one piece, in turns, with all other pieces in place. "
+    "A piece that gives less than 1.05× in its best case is removed. Packed rows are at that limit: other runs of `--only 'packed rows'` "
+    "gave 1.05× (15 rounds) and, on a busy machine, 1.11×, 1.26× and 1.01× (11 rounds each)."
 )
 
 
@@ -132,17 +133,17 @@ def gpu(missing: list[str]) -> list[str]:
         bits = [algo for algo, found in equal.items() if found.get("equal_bits")]
         others = [f"{algo} ({found.get('difference', found.get('error'))})" for algo, found in equal.items() if not found.get("equal_bits")]
         lines += [
-            "After 100 updates from the same seeds, one CUDA graph per update and eager code end with the same parameters, bit for bit: "
+            "After 100 updates from the same seeds, CUDA graphs and eager code give the same parameters, bit for bit: "
             + f"{', '.join(bits)}."
-            + (f" Not so: {', '.join(others)}." if others else ""),
+            + (f" Different: {', '.join(others)}." if others else ""),
             "",
         ]
     lines += [*comparison(record["results"]), ""]
     runs = record.get("solve", {}).get("runs", [])
     if runs:
         lines += [
-            "CartPole-v1 with 64 native environments, until the greedy policy's mean return over 20 episodes is 475; the graphs' capture "
-            "and the evaluations are included:",
+            "Time to solve CartPole-v1 with 64 native environments: until the greedy policy's mean return over 20 episodes is 475, graph "
+            "capture and evaluations included:",
             "",
             "| seed | seconds | environment steps | updates | mean return |",
             "| ---: | ---: | ---: | ---: | ---: |",
@@ -161,11 +162,11 @@ def pixels(missing: list[str]) -> list[str]:
     else:
         ways = list(dict.fromkeys(way for rates in record["learner"].values() for way in rates))
         lines += [
-            "The frame store, sampled inside a CUDA graph, gave the batches of a buffer of whole stacks: "
-            f"{record['equality']['batches']:,} batches in {record['equality']['worlds']} random worlds, bit for bit.",
+            "Sampled inside a CUDA graph, the frame store gives the same batches as a buffer of whole stacks, bit for bit "
+            f"({record['equality']['batches']:,} batches in {record['equality']['worlds']} random environments).",
             "",
-            "Updates/s of the learner. Frames of 84 × 84 are stored once on the GPU, and stacked by four inside the update's graph. "
-            "In the last column the replay is in page-locked host memory (TF32), and each batch is copied to the GPU.",
+            "Updates/s of the learner. Frames of 84 × 84 are stored once, on the GPU, and stacked by four inside the update's graph. "
+            "In the last column the replay is in page-locked host memory (TF32) and each batch is copied to the GPU.",
             "",
             f"| case | {' | '.join(ways)} | replay in host memory |",
             f"| --- |{' ---: |' * (len(ways) + 1)}",
@@ -180,7 +181,7 @@ def pixels(missing: list[str]) -> list[str]:
         missing.append("atari_gpu")
     else:
         lines += [
-            "Whole loops on Pong, 64 environments of ALE's own vector:",
+            "Whole loops on Pong, with 64 games of ALE's own vector environment unless noted:",
             "",
             "| case | steps/s | updates/s |",
             "| --- | ---: | ---: |",
@@ -197,14 +198,16 @@ ATARI = {
     "envs": "the environments alone, random actions",
     "dqn": "DQN, Nature network, batch 32, an update every 4 steps",
     "r2d2": "R2D2, 64 sequences of 40 + 80 steps, LSTM 512, an update every 64 steps",
+    "btr": "BTR, IMPALA × 2, batch 256, an update every 64 steps",
+    "pqn": "PQN, Nature network, 128 games, no replay",
 }
 
 
 SCALING = {
-    "environments": "Steps/s of DQN on CartPole's native vector form, an update every 64 steps, by the number of environments",
-    "batch": "Transitions/s through the DQN learner (hidden 64 × 64), by the size of the batch",
-    "replay": "Pairs of sample and update a second of prioritized replay (batch 32), by the number of items",
-    "sequences": "Steps/s through the R2D2 learner (batch 32, LSTM 64), by the length of the sequences",
+    "environments": "Steps/s of DQN on CartPole's native vector environment, an update every 64 steps, by number of environments",
+    "batch": "Transitions/s of the DQN learner (hidden 64 × 64), by batch size",
+    "replay": "Sample and update pairs per second of prioritized replay (batch 32), by number of items",
+    "sequences": "Steps/s of the R2D2 learner (batch 32, LSTM 64), by sequence length",
 }
 
 
@@ -247,28 +250,28 @@ def actors(missing: list[str]) -> list[str]:
 
     lines += table(
         "scaling",
-        "How acting scales: one environment in each actor that waits 5 ms a step, and hardly any learning.",
+        "How acting scales: one environment per actor, which waits 5 ms in each step, and hardly any learning.",
         "| actors | steps/s | of linear | the learner waits |",
         lambda row: [str(row["actors"]), number(row["steps_per_s"]), f"{row['of_linear']:.2f}", f"{row['waiting_share']:.0%}"],
     )
     lines += table(
         "learner",
-        f"The same with {record.get('learner', {}).get('options', {}).get('actors')} actors and more and more updates "
+        f"The same with {record.get('learner', {}).get('options', {}).get('actors')} actors and increasingly frequent updates "
         "(batches of 32, 64 × 64 units).",
-        "| steps an update | steps/s | updates/s | the learner waits | age of the acting weights, in updates |",
+        "| steps per update | steps/s | updates/s | the learner waits | age of the acting weights, in updates |",
         lambda row: [str(row["train_frequency"]), *(number(row[key]) for key in ("steps_per_s", "updates_per_s")),
                      f"{row['waiting_share']:.0%}", number(row["staleness_updates"])],
     )  # fmt: skip
     lines += table(
         "driver",
-        "What the driver does where the learner is the bottleneck (an update every step), in shares of its time.",
+        "Where the driver's time goes when the learner is the bottleneck (an update every step).",
         f"| actors | updates/s | {' | '.join(DRIVER)} |",
         lambda row: [str(row["actors"]), number(row["updates_per_s"]), *(f"{row[key]:.1%}" for key in DRIVER)],
     )
     lines += table(
         "overhead",
-        "What actors cost: steps/s of CartPole, and processor time for a step in µs (its own step takes about 10), with an update every 64 "
-        "steps.",
+        "What actors cost on CartPole with an update every 64 steps: steps/s, and processor time per step in µs (CartPole's own step takes "
+        "about 10).",
         "| actors | environments | steps/s | driver | actor | Ray's own processes | all |",
         lambda row: [
             str(row["actors"]),
@@ -324,7 +327,7 @@ def pages() -> dict[Path, str]:
     lines: list[str] = []
     lines += section("The whole loop, on the CPU", "throughput", missing)
     lines += section(
-        "MinAtar, the whole loop on the CPU", "minatar_cpu", missing, "By processor time (`--clock cpu`), on a machine that others used."
+        "MinAtar, the whole loop on the CPU", "minatar_cpu", missing, "In processor time (`--clock cpu`), on a shared machine."
     )
     lines += section("The learner alone, on the CPU", "learner", missing)
     record = load("learner")
@@ -335,19 +338,19 @@ def pages() -> dict[Path, str]:
         "R2D2's learner, on the CPU",
         "recurrent",
         missing,
-        "The bare contenders do the network's passes and Adam alone: the least an update can be.",
+        "The bare variants do only the network's passes and Adam: the least an update can be.",
     )
     lines += section("Replay", "replay", missing)
     lines += ablation(missing)
     lines += gpu(missing)
     lines += pixels(missing)
-    lines += section("Atari beside Stable-Baselines3, on a GPU", "atari_peer", missing)
-    lines += section("Atari beside Stable-Baselines3, on the CPU", "atari_cpu", missing, module="atari_peer")
+    lines += section("Atari compared with Stable-Baselines3, on a GPU", "atari_peer", missing)
+    lines += section("Atari compared with Stable-Baselines3, on the CPU", "atari_cpu", missing, module="atari_peer")
     more, images = scaling(missing)
     lines += more
     lines += actors(missing)
     lines += section("PPO and recurrent PPO, the whole loop on the CPU", "on_policy", missing)
-    pqn = "The single file is PQN in the manner of CleanRL. By processor time (`--clock cpu`), on a machine that others used."
+    pqn = "The single file is PQN in CleanRL's style. In processor time (`--clock cpu`), on a shared machine."
     lines += section("PQN, the whole loop on the CPU", "pqn_cpu", missing, pqn)
     left = f"Not measured yet: {', '.join(missing)} (`make bench`; the GPU's part is `python -m benchmarks.gpu`)." if missing else ""
     page = PROSE.read_text(encoding="utf-8").format(tables="\n".join(lines).rstrip(), missing=left, enough=BREAK_EVEN_UPDATES)

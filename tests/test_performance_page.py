@@ -42,6 +42,12 @@ def test_a_table_says_what_it_was_made_with() -> None:
     assert performance.command("throughput", record) == "`python -m benchmarks.throughput --rounds 5 --only '(64, 64)'`"
 
 
+def test_threads_that_nobody_set_are_the_default() -> None:
+    machine = {"time": "2026-01-02T", "cores": 2, "cpu": "X", "threads": 0, "python": "3.12", "versions": {"torch": "2"}}
+    assert performance.where({"machine": machine}) == "2026-01-02, 2 × X, default torch threads; Python 3.12, torch 2."
+    assert ", 1 torch thread;" in performance.where({"machine": {**machine, "threads": 1}})
+
+
 def test_a_missing_record_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(performance, "RESULTS", tmp_path)
     page = performance.pages()[performance.PAGE]
