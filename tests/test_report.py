@@ -217,8 +217,11 @@ def in_node(expression: str) -> Any:
         ("page.overTime([[5, 1]], [])", []),
         # only training has a line to draw: it is drawn whatever was asked for, and what has one is never taken away
         ("page.kindOf([{runs: [{curves: {evaluation: [[1, 1]], training: [[1, 1], [2, 2]]}}]}], 'evaluation')", "training"),
-        ("page.kindOf([{runs: [page.asRun([[1, 1]])]}], 'evaluation')", "evaluation"),
+        ("page.kindOf([{runs: [{curves: {evaluation: [[1, 1], [2, 2]], training: [[1, 1], [2, 2]]}}]}], 'evaluation')", "evaluation"),
+        ("page.kindOf([{runs: [page.asRun([[1, 1]])]}], 'evaluation')", "training"),  # a point is more than nothing
         ("page.kindOf([{runs: [{curves: {evaluation: [[1, 1], [2, 2]], training: []}}]}], 'training')", "evaluation"),
+        ("page.kindOf([{runs: [{curves: {evaluation: [[1, 1]], training: []}}]}], 'training')", "evaluation"),  # no episode has ended
+        ("page.kindOf([{runs: []}], 'training')", "training"),
         ("page.withPublished([{published: 1}, {published: null}], 'training', 'steps')", [{"published": 1}, 1, {"published": None}]),
         ("page.withPublished([{published: 1}], 'evaluation', 'steps')", [{"published": 1}]),
         ("page.withPublished([{published: 1}], 'training', 'time')", [{"published": 1}]),
@@ -335,6 +338,18 @@ def test_curves_over_wall_time(browser: Browser, tmp_path: Path) -> None:
     middle = "{clientX: box.left + box.width / 2, clientY: box.top + 50}"
     browser.run(f"box = curves.getBoundingClientRect(); curves.dispatchEvent(new MouseEvent('mousemove', {middle}))")
     assert re.match(r"\d+ s\n", texts(browser, "#tip")[0])
+
+
+def test_large_numbers_stand_inside_their_drawing(browser: Browser, tmp_path: Path) -> None:
+    """Returns of minus a hundred million, which hardly differ: the small drawings' labels were cut off on the left."""
+    run = write_run(tmp_path / "runs" / "a", seed=1)
+    lines = [{"step": step, "eval/mean_reward": -123_456_789.0 - step / 100} for step in (100, 200, 300)]
+    (run / "metrics.jsonl").write_text("\n".join(json.dumps(line) for line in lines))
+    write_report([tmp_path / "runs"], tmp_path / "page.html")
+    browser.open(tmp_path / "page.html")
+    left = "getBoundingClientRect().left"
+    out = browser.run(f"[...document.querySelectorAll('svg text')].map((text) => text.{left} - text.closest('svg').{left})")
+    assert len(out) > 4 and min(out) >= 0
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -100,11 +100,11 @@ function asRun(curve) {
   return { curves: { evaluation: [], training: curve }, elapsed: [] };
 }
 
-// The kind of curve to draw of these groups: what is asked for, or the other where only that one has more than a point.
+// The kind of curve to draw of these groups: what is asked for, or the other where only that one has a line, or a point.
 function kindOf(groups, asked) {
-  const drawn = (kind) => groups.some((group) => group.runs.some((run) => run.curves[kind].length > 1));
+  const drawn = (kind) => Math.max(0, ...groups.flatMap((group) => group.runs.map((run) => Math.min(run.curves[kind].length, 2))));
   const other = asked === "training" ? "evaluation" : "training";
-  return !drawn(asked) && drawn(other) ? other : asked;
+  return drawn(other) > drawn(asked) ? other : asked;
 }
 
 // Groups, each followed by the published runs it stands beside, where those have a curve to draw.
@@ -172,9 +172,12 @@ function draw(svg, lines, { width = 960, height = 380, label = "environment step
   const [x0, x1] = [Math.min(...points.map(([step]) => step)), Math.max(...points.map(([step]) => step))];
   let [y0, y1] = [Math.min(...values), Math.max(...values)];
   if (y0 === y1) [y0, y1] = [y0 - 1, y1 + 1];
+  const marks = ticks(y0, y1, small ? 2 : 6);
+  const digits = Math.max(...marks.map((tick) => show(tick).length));
+  space.left = Math.max(space.left, 12 + digits * (small ? 13 : 7)); // a digit of 22 or 12 pixels is as wide as that at most
   const x = (step) => space.left + ((step - x0) / (x1 - x0 || 1)) * (width - space.left - space.right);
   const y = (value) => height - space.bottom - ((value - y0) / (y1 - y0)) * (height - space.top - space.bottom);
-  for (const tick of ticks(y0, y1, small ? 2 : 6)) {
+  for (const tick of marks) {
     svg.append(shape("line", { class: "grid", x1: space.left, x2: width - space.right, y1: y(tick), y2: y(tick) }));
     svg.append(shape("text", { x: space.left - 8, y: y(tick) + 4, "text-anchor": "end" }, show(tick)));
   }
