@@ -226,6 +226,20 @@ def test_after_several_seeds_the_next_thing_is_to_compare_them(cli: Cli) -> None
     assert "rl-training resume" in cli("train", "--config", "small.yaml", "--seeds", "3").out  # of one it says the same as without --seeds
 
 
+def test_an_interrupt_says_which_seeds_were_not_started(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    train = workflows.train
+
+    def leave(config: TrainConfig, **options: Any) -> Any:
+        if config.seed == 2:
+            raise Interrupted("interrupted at step 9", signum=2)
+        return train(config, **options)
+
+    monkeypatch.setattr(workflows, "train", leave)
+    outcome = cli("train", "--config", "small.yaml", "--seeds", "1-4", "--quiet")
+    assert outcome.code == 130 and outcome.out.endswith("step_120\n")
+    assert outcome.err.splitlines() == ["seed 3: was not started", "seed 4: was not started", "interrupted: at step 9"]
+
+
 def test_modules_that_a_command_imports_are_imported_by_the_next(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows and environments that they register are not there in a new shell."""
     Path("my_rows.py").write_text("")

@@ -12,7 +12,7 @@ import typer
 from rl_training.commands.following import after_seeds, after_training
 from rl_training.commands.options import CHECKPOINT, DEVICE, OWN_CONFIG, QUIET, ROW, TOTAL
 from rl_training.commands.output import say, show_next, show_result
-from rl_training.errors import UserError
+from rl_training.errors import Interrupted, UserError
 from rl_training.runtime.figures import spread
 
 if TYPE_CHECKING:
@@ -86,10 +86,17 @@ def train(
     else:
         from rl_training.runtime import workflows
 
-        results = []
+        results: list[TrainResult] = []
         for each in configs:
-            results.append(workflows.train(each, run_suffix=run_suffix, quiet=quiet))
-            (show_result if len(configs) > 1 else partial(_show, ctx=ctx))(results[-1], quiet=quiet)
+            try:
+                results.append(workflows.train(each, run_suffix=run_suffix, quiet=quiet))
+            except Interrupted:
+                for other in configs[len(results) + 1 :]:
+                    say(f"seed {other.seed}", "was not started")
+                raise
+            show_result(results[-1], quiet)
+        if len(results) == 1 and not quiet:
+            show_next(after_training(results[0], ctx.obj))
         _summarise([result.metrics["eval_return_mean"] for result in results], configs[0], quiet)
 
 
