@@ -63,6 +63,11 @@ REFERENCE = {
     "reference/data.md": ("rl_training.data", "Replay and rollouts."),
 }
 
+CONFIGS = (
+    "`rl-training configs show NAME` prints one. *Reached* is the greedy return of the best checkpoint: the interquartile mean over seeds "
+    "and its 95% interval ([Results](../results.md))."
+)
+
 
 # MkDocs calls these
 
@@ -124,8 +129,8 @@ def _place(thing: Any, name: str) -> str:
 def _index(rows: Sequence[AlgorithmSpec]) -> str:
     lines = [(f"[`{row.name}`]({row.name}.md)", row.summary, ", ".join(row.parts), _linked(row.paper)) for row in rows]
     return (
-        "# Algorithms\n\nA variant is a row of a table: what it *is* cannot be configured away, everything else can. "
-        "`rl-training algos` prints the same.\n\n" + _table(("row", "what it is", "parts", "paper"), lines)
+        "# Algorithms\n\nEach algorithm is a row of one table: what defines it is fixed, everything else can be configured. "
+        "`rl-training algos` prints the same table.\n\n" + _table(("algorithm", "what it is", "parts", "paper"), lines)
     )
 
 
@@ -136,11 +141,16 @@ def _page(row: AlgorithmSpec) -> str:
     said = f"{row.summary[0].upper()}{row.summary[1:]}." if managed is None else (inspect.getdoc(managed) or "").split("\n\n")[0]
     parts = [f"# {row.name}", _linked(said)]
     python = "" if managed is None else f", in Python `rl_training.{managed.__name__}`"
-    parts.append(f"In a config `algo: {row.name}`{python}. Paper: {_linked(row.paper)}.")
+    paper = f" Paper: {_linked(row.paper)}." if row.paper and row.paper not in said else ""
+    parts.append(f"In a config `algo: {row.name}`{python}.{paper}")
     identity = [(f"`{key}`", f"`{_yaml(value)}`") for key, value in row.fixed.items()]
     identity += [(f"`{key}`", f"at least `{least}`") for key, least in row.minimum.items()]
     if identity:
-        parts += ["## What it is", "In every config of this row; one that says otherwise is refused.", _table(("key", "value"), identity)]
+        parts += [
+            "## What it is",
+            "Fixed for this algorithm; a config that says otherwise is rejected.",
+            _table(("key", "value"), identity),
+        ]
     parts.append(f"Observations: {_spaces(row.observations)}. Actions: {_spaces(row.actions)}.")
     if configs:
         parts += ["## Train it", f"```bash\nrl-training train --config {configs[0].removesuffix('.yaml')}\n```"]
@@ -149,8 +159,8 @@ def _page(row: AlgorithmSpec) -> str:
         made = f'.from_config("{configs[0].removesuffix(".yaml")}")\nagent.learn()' if configs else '("CartPole-v1")\nagent.learn(50_000)'
         parts.append(f"```python\nfrom rl_training import {name}\n\nagent = {name}{made}\n```")
     if configs:
-        parts += ["## Shipped configs", "`rl-training configs show` prints one of them.", _configs(row.name)]
-    parts += ["## Settings", f"{inspect.getdoc(row.settings)} They go under `algo_kwargs`.", _settings(row)]
+        parts += ["## Shipped configs", CONFIGS, _configs(row.name)]
+    parts += ["## Settings", f"{inspect.getdoc(row.settings)} Settings go under `algo_kwargs`.", _settings(row)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -174,7 +184,7 @@ def _settings(row: AlgorithmSpec) -> str:
         needs = " and ".join(f"`{need}`" for need in row.settings.needs(key))
         said = html.escape(meaning(key, field), quote=False)
         lines.append((f"`{key}`", f"`{_yaml(default)}`", _kind(schema[key]), said, needs))
-    return _table(("key", "default", "takes", "", "only with"), lines)
+    return _table(("key", "default", "takes", "meaning", "only with"), lines)
 
 
 def with_tables(markdown: str) -> str:
@@ -192,7 +202,7 @@ def _config_table() -> str:
         lines.append(
             (f"`{key}`", default, "" if key == "algo" else _kind(schema[key]), html.escape(schema[key].get("description", ""), quote=False))
         )
-    return _table(("key", "default", "takes", ""), lines)
+    return _table(("key", "default", "takes", "meaning"), lines)
 
 
 def _wrapper_table() -> str:

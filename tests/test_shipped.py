@@ -75,7 +75,7 @@ def test_train_takes_a_row_and_an_environment(folder: Path, cli: Cli) -> None:
 
 def test_runs_side_by_side_are_told_the_same(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     told: dict[int, list[str]] = {}
-    monkeypatch.setattr("rl_training.commands.train._train_side_by_side", lambda commands, jobs, quiet: told.update(commands))
+    monkeypatch.setattr("rl_training.commands.train._train_side_by_side", lambda commands, config, jobs, quiet: told.update(commands))
     assert cli("train", "dqn", "--env", "CartPole-v1", "--seeds", "1,2", "--jobs", "2").code == 0
     assert told[2] == ["train", "dqn", "--env=CartPole-v1", "--seed=2", "--quiet"]
 

@@ -17,6 +17,8 @@ __all__ = [
     "DoubleDQN",
     "DuelingDQN",
     "ManagedAlgorithm",
+    "MunchausenDQN",
+    "MunchausenIQN",
     "NStepDQN",
     "NoisyDQN",
     "PrioritizedDQN",
@@ -67,11 +69,11 @@ class RainbowDQN(ManagedAlgorithm, row="rainbow_dqn"):
 
 
 class MunchausenDQN(ManagedAlgorithm, row="munchausen_dqn"):
-    """DQN with its policy's log-probability as a reward and a soft maximum in the target (arXiv:2007.14430)."""
+    """DQN that adds its policy's log-probability to the reward, with a soft maximum in the target (arXiv:2007.14430)."""
 
 
 class MunchausenIQN(ManagedAlgorithm, row="munchausen_iqn"):
-    """Munchausen DQN that learns the return's quantiles at sampled levels (arXiv:2007.14430)."""
+    """Munchausen DQN with IQN's head, which learns the return's quantiles at sampled levels (arXiv:2007.14430)."""
 
 
 class BTR(ManagedAlgorithm, row="btr"):
@@ -83,7 +85,7 @@ class DRQN(ManagedAlgorithm, row="drqn"):
 
 
 class R2D2(ManagedAlgorithm, row="r2d2"):
-    """Recurrent double Q-learning on prioritized sequences (Kapturowski et al., ICLR 2019)."""
+    """Recurrent DQN with double Q-learning, trained on prioritized sequences (Kapturowski et al., ICLR 2019)."""
 
 
 class PPO(ManagedAlgorithm, row="ppo"):
@@ -91,12 +93,12 @@ class PPO(ManagedAlgorithm, row="ppo"):
 
 
 class RecurrentPPO(ManagedAlgorithm, row="recurrent_ppo"):
-    """PPO with a recurrent network, trained on whole sequences from their true starting state (arXiv:2205.11104)."""
+    """PPO with a recurrent network, trained on whole sequences from their actual starting states (arXiv:2205.11104)."""
 
 
 class PQN(ManagedAlgorithm, row="pqn"):
-    """Q-learning on fresh rollouts of many environments, without replay and without a target network (arXiv:2407.04811)."""
+    """Q-learning on fresh rollouts from many environments, without replay or target network (arXiv:2407.04811)."""
 
 
 class RecurrentPQN(ManagedAlgorithm, row="recurrent_pqn"):
-    """PQN with a recurrent network, trained on whole sequences from their true starting state (arXiv:2407.04811)."""
+    """PQN with a recurrent network, trained on whole sequences from their actual starting states (arXiv:2407.04811)."""

@@ -153,7 +153,7 @@ class CoreSettings(LearningSettings):
 
 
 class ValueSettings(ExploringSettings):
-    """The value-based rows: DQN and everything that is DQN with other parts. All step counts are environment steps."""
+    """Value-based algorithms: DQN and its variants. All step counts are environment steps."""
 
     buffer_capacity: Items = 100_000
     batch_size: BatchItems = 64
@@ -211,7 +211,7 @@ class ValueSettings(ExploringSettings):
 
 
 class RecurrentSettings(ValueSettings, CoreSettings):
-    """DRQN and R2D2: sequences of a recurrent network. `sequence_length` includes the burn-in."""
+    """DRQN and R2D2, which train a recurrent network on sequences. `sequence_length` includes the burn-in."""
 
     hidden_sizes: Sizes = (64,)
     features_dim: Width = 64
@@ -266,8 +266,8 @@ class PPOSettings(RolloutSettings):
 
 
 class RecurrentPPOSettings(PPOSettings, CoreSettings):
-    """Recurrent PPO. Sequences are what an episode did within a rollout, so `num_steps` bounds their length. The core reads the previous
-    action of Discrete spaces only."""
+    """Recurrent PPO. A sequence is the part of an episode inside one rollout, so `num_steps` bounds its length. The core reads the previous
+    action only in Discrete spaces."""
 
     num_steps: Rounds = 128
     hidden_sizes: Sizes = ()
@@ -275,7 +275,7 @@ class RecurrentPPOSettings(PPOSettings, CoreSettings):
 
 
 class PQNSettings(RolloutSettings, ExploringSettings):
-    """PQN, with what its paper has for Atari; a rollout there is 32 steps of 128 environments."""
+    """PQN, with the paper's defaults for Atari, where a rollout is 32 steps of 128 environments."""
 
     learning_rate: Rate = 2.5e-4
     optimizer: OptimizerName = "radam"
@@ -292,7 +292,7 @@ class PQNSettings(RolloutSettings, ExploringSettings):
 
 
 class RecurrentPQNSettings(PQNSettings, CoreSettings):
-    """Recurrent PQN. Sequences are what an episode did within a rollout, so `num_steps` bounds their length."""
+    """Recurrent PQN. A sequence is the part of an episode inside one rollout, so `num_steps` bounds its length."""
 
     hidden_sizes: Sizes = ()
     features_dim: Width = 64
