@@ -55,12 +55,13 @@ def _config_of(run_dir: Path) -> TrainConfig | None:
 
 def _line(name: str, config: TrainConfig | None, imports: Sequence[str], *arguments: str) -> str:
     """`rl-training NAME …` with what a run's files do not decide: the modules to import and, to resume on a cluster, its address."""
-    from rl_training.runtime.trainer_setup import module_of
+    modules, address = list(imports), None
+    if config is not None:
+        from rl_training.runtime.trainer_setup import module_of
 
-    module = None if config is None else module_of(config.env_id)
-    modules = dict.fromkeys([*imports, *([] if module is None else [module])])
-    before = [word for each in modules for word in ("--import", each)]
-    address = config.ray_address if config is not None and name == "resume" else None
+        modules += [module] if (module := module_of(config.env_id)) is not None else []
+        address = config.ray_address if name == "resume" else None
+    before = [word for module in dict.fromkeys(modules) for word in ("--import", module)]
     return shlex.join(["rl-training", *before, name, *([] if address is None else ["--ray-address", address]), *arguments])
 
 
