@@ -20,7 +20,7 @@ from rl_training.experiment.meanings import meaning
 from rl_training.experiment.registry import AlgorithmSpec, algorithm_names, get_algorithm_spec
 from rl_training.experiment.schema import config_schema, row_schema
 from rl_training.experiment.shipped import describe_shipped, reached
-from rl_training.ledger.text import number
+from rl_training.ledger.text import reached_text
 
 DOCS = Path(__file__).resolve().parent
 
@@ -169,7 +169,7 @@ def _configs(row: str) -> str:
     known, lines = reached(), []
     for each in describe_shipped(row):
         found = known.get(each.name)
-        figures = f"{number(found['mean'])} [{number(found['low'])}, {number(found['high'])}]" if found else "not measured"
+        figures = reached_text(found) if found else "not measured"
         lines.append((f"`{each.name}`", found["task"] if found else f"`{each.env_id}`", f"{each.total_timesteps:,}", figures))
     return _table(("config", "task", "steps", "reached"), lines)
 

@@ -18,6 +18,7 @@ from rl_training.experiment.config import find_config, load_config
 from rl_training.experiment.registry import algorithm_names
 from rl_training.experiment.runs import RunDirectory
 from rl_training.experiment.shipped import SHIPPED_CONFIGS, describe_shipped, reached, shipped_for
+from rl_training.ledger.text import reached_text
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -118,6 +119,11 @@ def test_every_shipped_config_fits_a_line(columns: int, cli: Cli, monkeypatch: p
     cartpole = next(block for block in by_task if block[0] == "CartPole-v1")
     means = [reached()[name]["mean"] for line in cartpole[1:] if (name := line.split()[0]) in reached()]
     assert means == sorted(means, reverse=True)
+
+
+def test_a_single_seed_has_no_interval() -> None:
+    assert reached_text({"mean": 19.6, "low": 19.6, "high": 19.6, "seeds": 1}) == "19.6 (1 seed)"
+    assert reached_text({"mean": 500.0, "low": 493.1, "high": 500.0, "seeds": 5}) == "500 [493.1, 500]"
 
 
 def test_what_was_reached_is_of_configs_that_are_there() -> None:

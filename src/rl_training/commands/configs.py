@@ -36,7 +36,7 @@ def configs(
 def list_configs() -> None:
     """List the shipped configs by task, the best first. `train --config` takes their names."""
     from rl_training.experiment.shipped import describe_shipped, reached
-    from rl_training.ledger.text import number
+    from rl_training.ledger.text import reached_text
 
     known, configs = reached(), describe_shipped()
     tasks = {(each.env_id, str(each.env_kwargs)): known[each.name]["task"] for each in configs if each.name in known}
@@ -47,8 +47,7 @@ def list_configs() -> None:
     for task, here in sorted(by_task.items()):
         rows.append((task,))
         for each in sorted(here, key=lambda config: -known.get(config.name, {"mean": -inf})["mean"]):
-            found = known.get(each.name)
-            figures = f"{number(found['mean'])} [{number(found['low'])}, {number(found['high'])}]" if found else "not measured"
+            figures = reached_text(known[each.name]) if each.name in known else "not measured"
             rows.append((each.name, f"{each.total_timesteps:,}", figures))
     table(("config", "steps", "reached"), rows, indent="  ")
     typer.echo("\nReached: the greedy return of the best checkpoint, as the interquartile mean\nover seeds [95% interval].")

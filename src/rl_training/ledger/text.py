@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from rl_training.ledger.records import Record, by_group
 from rl_training.ledger.statistics import Estimate
@@ -22,6 +23,11 @@ def numbers(values: Iterable[float]) -> str:
 def estimate(value: Estimate) -> str:
     """A statistic with its interval, where it has one: 490.8 [481.1, 500]."""
     return number(value.point) if value.low == value.high else f"{number(value.point)} [{number(value.low)}, {number(value.high)}]"
+
+
+def reached_text(found: Mapping[str, Any]) -> str:
+    """What a shipped config reached (experiment/shipped.py), with its interval; of a single seed there is none."""
+    return estimate(Estimate(found["mean"], found["low"], found["high"])) + (" (1 seed)" if found["seeds"] == 1 else "")
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
