@@ -126,10 +126,12 @@ class Told(Statistics):
 NO_DIFFERENCE = Estimate(0.5, 0.4, 0.6)
 
 
-def page(tmp_path: Path, records: list[dict[str, Any]], improvement: Estimate = NO_DIFFERENCE) -> tuple[str, str]:
+def page(
+    tmp_path: Path, records: list[dict[str, Any]], improvement: Estimate = NO_DIFFERENCE, seeds: tuple[int, ...] = (1, 2, 3)
+) -> tuple[str, str]:
     known = {"about": "Chance is 0.", "anchors": {"dqn": 0.9}, "anchor_source": "somebody", "reference": "dqn"}
     task = {**ledger_runs.SUITE["tasks"][0], **known, "peers": ["sb3_dqn"]}
-    (tmp_path / "mine.yaml").write_text(yaml.safe_dump({"seeds": [1, 2, 3], "description": "Mine.", "tasks": [task]}))
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump({"seeds": list(seeds), "description": "Mine.", "tasks": [task]}))
     suite = load_suite(tmp_path / "mine.yaml")
     suites = [(suite, rows_of(suite, [Record.from_json(raw, source="here") for raw in records]))]
     statistics = Told(improvement)
@@ -148,6 +150,13 @@ def test_a_row_below_its_anchor_says_so_and_one_without_runs_too(tmp_path: Path)
     assert "### Chain, 200 steps\n\nChance is 0.\n\n|" in text
     assert "| `double_dqn` | not measured yet |" in text and "| `sb3_dqn` | not measured yet |" in text
     assert "| `dqn` | 1 [0, 2] |" in table and "double_dqn" not in table
+
+
+def test_nothing_is_compared_with_a_single_run(tmp_path: Path) -> None:
+    for finals, compared in (((0.1,), False), ((0.1, 0.1), True)):
+        records = [*runs("dqn__chain", *finals), *runs("double_dqn__chain", *finals)]
+        text, _ = page(tmp_path, records, Estimate(1.0, 1.0, 1.0), seeds=tuple(range(1, len(finals) + 1)))
+        assert ("P(better than `dqn`)" in text.partition("## mine")[2]) is compared
 
 
 def test_a_best_checkpoint_below_a_final_policy_says_how_many_it_was_the_first_of(tmp_path: Path) -> None:

@@ -27,7 +27,8 @@ def estimate(value: Estimate) -> str:
 
 def reached_text(found: Mapping[str, Any]) -> str:
     """What a shipped config reached (experiment/shipped.py), with its interval; of a single seed there is none."""
-    return estimate(Estimate(found["mean"], found["low"], found["high"])) + (" (1 seed)" if found["seeds"] == 1 else "")
+    point, low, high = (round(found[key], 3) for key in ("mean", "low", "high"))  # so that signed returns below 1 fit a line
+    return estimate(Estimate(point, low, high)) + (" (1 seed)" if found["seeds"] == 1 else "")
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
