@@ -283,7 +283,7 @@ def test_the_chain_is_learned_with_its_values(algo: str, tmp_path: Path) -> None
 def test_the_reference_script_learns_and_reports(
     algo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    checkpoint = run_example(algo, tmp_path, 530, monkeypatch, capsys)
-    assert checkpoint.step == 536 and checkpoint.config.algo == algo  # 8 environments: the first step of all at or past 530
-    # PPO: two rollouts of 256 steps, 20 epochs of one minibatch; recurrent PPO: one of 512, 10 epochs of two minibatches
-    assert checkpoint.load_training()["run"]["updates"] == {"ppo": 40, "recurrent_ppo": 20}[algo]
+    checkpoint = run_example(algo, tmp_path, 1_030, monkeypatch, capsys)
+    assert checkpoint.step == 1_032 and checkpoint.config.algo == algo  # 8 environments: the first step of all at or past 1,030
+    # PPO: four rollouts of 256 steps, 20 epochs of one minibatch; recurrent PPO: one of 1,024, 10 epochs of two minibatches
+    assert checkpoint.load_training()["run"]["updates"] == {"ppo": 80, "recurrent_ppo": 20}[algo]

@@ -354,6 +354,7 @@ class Interrupting:
         if name == {module!r}:
             signal.raise_signal(signal.SIGINT)
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # as Python starts at a terminal; in the background it may be deaf to Ctrl-C
 sys.meta_path.insert(0, Interrupting())
 sys.argv = ["rl-training", *sys.argv[1:]]
 {start}
