@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rl_training.experiment.files import write_text
+from rl_training.ledger.drawing import picture, words
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -299,24 +300,18 @@ def chart(points: list[tuple[float, float]], *, x: str, y: str) -> str:
     def at(px: float, py: float) -> tuple[float, float]:
         return left + (px - min(xs)) / span * (width - left - 20), height - bottom - (py - low) / (high - low) * (height - bottom - 16)
 
-    def text(px: float, py: float, words: str, anchor: str) -> str:
-        return f'<text x="{px:.1f}" y="{py:.1f}" text-anchor="{anchor}">{words}</text>'
-
     marks = [at(px, py) for px, py in zip(xs, ys, strict=True)]
     grid = [(at(min(xs), decade)[1], decade) for decade in range(low, high + 1)]
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
-        'font-family="sans-serif" font-size="11" fill="#777">',
         *(f'<line x1="{left}" x2="{width - 20}" y1="{gy:.1f}" y2="{gy:.1f}" stroke="#8884"/>' for gy, _ in grid),
-        *(text(left - 6, gy + 4, f"{10**decade:,}", "end") for gy, decade in grid),
-        *(text(mx, height - bottom + 16, f"{p[0]:,.0f}", "middle") for (mx, _), p in zip(marks, points, strict=True)),
-        text((left + width) / 2, height - 4, x, "middle"),
-        text(left, 11, y, "start"),
+        *(words(left - 6, gy + 4, f"{10**decade:,}", "end") for gy, decade in grid),
+        *(words(mx, height - bottom + 16, f"{p[0]:,.0f}", "middle") for (mx, _), p in zip(marks, points, strict=True)),
+        words((left + width) / 2, height - 4, x, "middle"),
+        words(left, 11, y, "start"),
         f'<polyline fill="none" stroke="#3f78c4" stroke-width="2" points="{" ".join(f"{mx:.1f},{my:.1f}" for mx, my in marks)}"/>',
         *(f'<circle cx="{mx:.1f}" cy="{my:.1f}" r="3" fill="#3f78c4"/>' for mx, my in marks),
-        "</svg>",
     ]
-    return "\n".join(parts) + "\n"
+    return picture(width, height, parts)
 
 
 def pages() -> dict[Path, str]:

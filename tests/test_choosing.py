@@ -199,6 +199,31 @@ def test_of_atari_only_shipped_configs_with_the_most_games_are_recommended(tmp_p
     assert "[`iqn`]" in line and "Pong 3.5, Boxing 3.5 after 1M steps: best of 2 algorithms on 2 of 2 games" in line
 
 
+def test_of_atari_only_the_same_games_are_compared(tmp_path: Path) -> None:
+    """`dqn` has played Pong and `iqn` Boxing: nothing says which is better."""
+    text = atari_page(tmp_path, [*atari_runs("dqn__atari_pong", 1.0), *atari_runs("iqn__atari_boxing", 2.0)])
+    assert "## Atari" in text and "| Atari, a GPU" not in text
+
+
+def test_of_small_images_the_best_on_most_games_is_recommended(tmp_path: Path) -> None:
+    """Two rows are shown better than the reference. Where they ran is said: all on a CPU, or some."""
+    empty = {name: tasks(tmp_path, name, ("dqn",), {}, []) for name in ("classic", "on_policy", "memory")}
+    finals = {"dqn": 1.0, "double_dqn": 2.0, "iqn": 3.0}
+
+    def made(*on_cpu: str) -> str:
+        records = [record for algo, final in finals.items() for record in both(algo, final=final)]
+        for record in records:
+            record.config["device"] = "cpu" if record.algorithm in on_cpu else "cuda"
+        minatar = tasks(tmp_path, "minatar", tuple(finals), {"reference": "dqn"}, records)
+        return choosing_page({**empty, "minatar": minatar, "atari": (load_suite("atari"), ())}, [], Told())
+
+    text = made("iqn")
+    assert "[`iqn`]" in answer(text, "small images") and "on every game: `double_dqn`, `iqn`" in answer(text, "small images")
+    assert "MinAtar. On one GPU shared by several runs, so wall times are rough; `iqn` on one CPU thread.\n" in text
+    assert "MinAtar. On one CPU thread.\n" in made(*finals)
+    assert "MinAtar. On one GPU shared by several runs, so wall times are rough.\n" in made()
+
+
 def test_a_variant_is_no_reference_where_the_config_itself_is_planned(tmp_path: Path) -> None:
     """Rows are compared with the shipped config of the reference, once it is run; a variant stands in only where there is nothing else."""
     suite = load_suite("atari")

@@ -217,9 +217,9 @@ def _small_images(minatar: Found, rows: Mapping[str, Sequence[tuple[Task, Row]]]
         )
         answer = ("small images", _linked(rows, [chosen]), because)
     on_cpu = [title for title in rows if all(record.config.get("device") == "cpu" for _, row in rows[title] for record in row.records)]
-    where = "On one CPU thread." if len(on_cpu) == len(rows) else "On one GPU shared by several runs, so wall times are rough"
-    where += "" if len(on_cpu) == len(rows) else f"; {', '.join(on_cpu)} on one CPU thread." if on_cpu else "."
-    return Section("Small images", f"MinAtar. {where}\n\n{_grid(minatar.tasks, statistics)}", answer)
+    places = ["one GPU shared by several runs, so wall times are rough"] if len(on_cpu) < len(rows) else []
+    places += [f"{', '.join(on_cpu)} on one CPU thread" if places else "one CPU thread"] if on_cpu else []
+    return Section("Small images", f"MinAtar. On {'; '.join(places)}.\n\n{_grid(minatar.tasks, statistics)}", answer)
 
 
 def _atari(beside: Sequence[tuple[Task, bool, Line]]) -> Section:
@@ -242,13 +242,12 @@ def _atari(beside: Sequence[tuple[Task, bool, Line]]) -> Section:
 
 
 def _best_on_atari(means: Mapping[str, Mapping[str, float]], steps: int) -> Answer | None:
-    """Of the configs that have played the most games, the one with the highest return on most of them."""
-    most = max(map(len, means.values()), default=0)
-    compared = {algorithm: games for algorithm, games in means.items() if len(games) == most}
+    """Of the configs that have played as many games as any, and the same ones, the one with the highest return on most of them."""
+    games = max((played.keys() for played in means.values()), key=len, default=set[str]())
+    compared = {algorithm: played for algorithm, played in means.items() if played.keys() >= games}
     if len(compared) < 2:
         return None
-    games = next(iter(compared.values()))
-    highest = [max(compared, key=lambda algorithm: compared[algorithm].get(game, -math.inf)) for game in games]
+    highest = [max(compared, key=lambda algorithm: compared[algorithm][game]) for game in games]
     best = max(compared, key=highest.count)
     reached = ", ".join(f"{game} {number(value)}" for game, value in compared[best].items())
     because = f"{reached} after {count(steps)} steps: best of {len(compared)} algorithms on {highest.count(best)} of {len(games)} games"

@@ -1,12 +1,9 @@
-"""Our training curves beside published ones, as an SVG of small panels: a row of ours each, with its mean and its lowest and highest run.
-
-Text is grey and the ground is left free, so that a picture shows on light and dark pages alike.
-"""
+"""Our training curves beside published ones, as an SVG of small panels: each a row of ours, with its mean, lowest and highest run."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from typing import NamedTuple
 
@@ -48,22 +45,29 @@ def curves_beside(lines: Sequence[Line]) -> str | None:
     width, height = columns * PANEL_WIDTH, LEGEND_HEIGHT + rows * PANEL_HEIGHT
     titles = ", ".join(dict.fromkeys(line.published.reference.title for line in lines))
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
-        'font-family="sans-serif" font-size="11" fill="#777">',
         *_key(LEFT, OURS, "ours", dashed=False),
         *_key(LEFT + 70, THEIRS, f"{titles}; bands from the lowest to the highest run", dashed=True),
         *(
             f'<g transform="translate({index % columns * PANEL_WIDTH} {LEGEND_HEIGHT + index // columns * PANEL_HEIGHT})">\n{panel}\n</g>'
             for index, panel in enumerate(panels)
         ),
-        "</svg>",
     ]
-    return "\n".join(parts) + "\n"
+    return picture(width, height, parts)
 
 
-def _key(x: float, colour: str, words: str, *, dashed: bool) -> Iterator[str]:
+def picture(width: int, height: int, parts: Iterable[str]) -> str:
+    """The parts as an SVG file. Text is grey and the ground is left free, so that it shows on light and dark pages alike."""
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
+    return "\n".join([head + 'font-family="sans-serif" font-size="11" fill="#777">', *parts, "</svg>"]) + "\n"
+
+
+def words(x: float, y: float, said: str, anchor: str) -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(said)}</text>'
+
+
+def _key(x: float, colour: str, said: str, *, dashed: bool) -> Iterator[str]:
     yield f'<line x1="{x}" x2="{x + 24}" y1="12" y2="12" stroke="{colour}" stroke-width="2"{_dashes(dashed)}/>'
-    yield _text(x + 30, 16, words, "start")
+    yield words(x + 30, 16, said, "start")
 
 
 def _panel(line: Line) -> str:
@@ -82,7 +86,7 @@ def _panel(line: Line) -> str:
     def grid(value: float) -> Iterator[str]:
         y = float(at(0, value).split(",")[1])
         yield f'<line x1="{LEFT}" x2="{PANEL_WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="#8884"/>'
-        yield _text(LEFT - 5, y + 4, number(value), "end")
+        yield words(LEFT - 5, y + 4, number(value), "end")
 
     def drawn(points: Sequence[Spread], colour: str, *, dashed: bool) -> Iterator[str]:
         around = [at(point.step, point.high) for point in points] + [at(point.step, point.low) for point in reversed(points)]
@@ -91,10 +95,10 @@ def _panel(line: Line) -> str:
         yield f'<polyline points="{mean}" fill="none" stroke="{colour}" stroke-width="2"{_dashes(dashed)}/>'
 
     parts = [
-        _text(LEFT, 14, line.label.replace("`", ""), "start"),
+        words(LEFT, 14, line.label.replace("`", ""), "start"),
         *(part for value in range(round((high - low) / tick) + 1) for part in grid(low + value * tick)),
-        _text(LEFT, PANEL_HEIGHT - 6, "0", "middle"),
-        _text(PANEL_WIDTH - RIGHT, PANEL_HEIGHT - 6, f"{count(line.step)} steps", "end"),
+        words(LEFT, PANEL_HEIGHT - 6, "0", "middle"),
+        words(PANEL_WIDTH - RIGHT, PANEL_HEIGHT - 6, f"{count(line.step)} steps", "end"),
         *drawn(theirs, THEIRS, dashed=True),
         *drawn(ours, OURS, dashed=False),
     ]
@@ -109,7 +113,3 @@ def _nice(extent: float) -> float:
 
 def _dashes(dashed: bool) -> str:
     return ' stroke-dasharray="5 4"' if dashed else ""
-
-
-def _text(x: float, y: float, words: str, anchor: str) -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(words)}</text>'
