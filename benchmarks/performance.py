@@ -198,6 +198,7 @@ def pixels(missing: list[str]) -> list[str]:
 ATARI = {
     "envs": "the environments alone, random actions",
     "dqn": "DQN, Nature network, batch 32, an update every 4 steps",
+    "dqn_padded": "DQN as `dqn/atari_pong` has it: the same with Dopamine's padded convolutions (7,744 features)",
     "r2d2": "R2D2, 64 sequences of 40 + 80 steps, LSTM 512, an update every 64 steps",
     "btr": "BTR, IMPALA × 2, batch 256, an update every 64 steps",
     "pqn": "PQN, Nature network, 128 games, no replay",
