@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -231,4 +232,9 @@ def test_a_variant_is_no_reference_where_the_config_itself_is_planned(tmp_path: 
     task, rows = variant[0]
     assert task.reference == "dqn" and reference_of(task, rows) is None
     only = [row for row in rows if row.variant and row.algorithm == "dqn"]
-    assert reference_of(task, only) is only[0]  # planned with one seed, complete
+    assert len(only) == 1 and only[0].complete and only[0].planned == 1
+    assert reference_of(task, only) is None  # of one seed no spread is known
+    two_seeds = [replace(only[0], planned=2)]
+    assert not two_seeds[0].complete and reference_of(task, two_seeds) is None
+    two_seeds = [replace(two_seeds[0], records=only[0].records + only[0].others)]
+    assert two_seeds[0].complete and reference_of(task, two_seeds) is two_seeds[0]

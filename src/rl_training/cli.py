@@ -160,6 +160,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         return code
 
 
+def _meant(error: Exception, argv: Sequence[str] | None) -> str:
+    """Which option was meant, where its value was given without it: `eval runs/mine`. Not of a command that takes such words."""
+    option: Any = getattr(error, "param", None)
+    context: Any = getattr(error, "ctx", None)
+    if type(error).__name__ != "MissingParameter" or any(part.param_type_name == "argument" for part in context.command.params):
+        return ""
+    words = list(sys.argv[1:] if argv is None else argv)
+    value = next(iter(words[words.index(context.info_name) + 1 :]), "-")
+    return "" if value.startswith("-") else f" Did you mean {option.opts[0]} {value}?"
+
+
 def _run(argv: Sequence[str] | None) -> int:
     imports: list[str] = []  # the modules that `root` was told to import: a context's `obj`
     try:
@@ -168,7 +179,7 @@ def _run(argv: Sequence[str] | None) -> int:
             warnings.showwarning = _show_warning
             code = command.main(args=None if argv is None else list(argv), prog_name="rl-training", standalone_mode=False, obj=imports)
     except _UsageError as error:
-        say("error", f"{getattr(error, 'format_message', error.__str__)()} (see --help)")
+        say("error", f"{getattr(error, 'format_message', error.__str__)()}{_meant(error, argv)} (see --help)")
         code = 2
     except UserError as error:
         say("error", error)

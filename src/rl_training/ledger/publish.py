@@ -114,8 +114,6 @@ def _task_section(task: Task, rows: Sequence[Row], statistics: Statistics) -> It
     if task.about:
         yield f"{task.about}\n"
     reference = reference_of(task, rows)
-    if reference is not None and reference.planned == 1:  # its spread is not known, so no interval of a difference is
-        reference = None
     head = ["", "best: IQM", "final: IQM", "best, per seed", "final, per seed"]
     head += [f"≥ {number(task.solved)}: best, final"] if task.solved is not None else []
     head += ["anchor"] if task.anchors else []

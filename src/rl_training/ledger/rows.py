@@ -96,9 +96,11 @@ def _split(title: str, algorithm: str, seeds: Sequence[int], records: Sequence[R
 
 
 def reference_of(task: Task, rows: Iterable[Row]) -> Row | None:
-    """The row that others on the task are compared with, once it has all its seeds; a variant only where its algorithm has nothing else."""
+    """The row that others on the task are compared with, once it has all its seeds; a variant only where its algorithm has nothing else.
+
+    None of one seed: its spread is not known, so no interval of a difference is."""
     found = sorted((row for row in rows if row.algorithm == task.reference), key=lambda row: row.variant)
-    return found[0] if found and found[0].complete else None
+    return found[0] if found and found[0].complete and found[0].planned > 1 else None
 
 
 def lines_beside(rows: Sequence[Row]) -> list[Line]:
