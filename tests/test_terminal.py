@@ -26,7 +26,7 @@ from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.registry import algorithm_names
 from rl_training.ledger.display import Display
 from rl_training.runtime import workflows
-from rl_training.runtime.figures import figure, spread
+from rl_training.runtime.figures import evaluated, figure, spread
 from rl_training.runtime.progress import Progress, ProgressFile
 from rl_training.runtime.progress_line import duration, fitted
 from rl_training.runtime.run import TrainResult
@@ -284,6 +284,9 @@ def test_figures(value: float, shown: str) -> None:
 )
 def test_a_figure_and_its_spread_have_the_same_decimals(mean: float, deviation: float, shown: str) -> None:
     assert spread(mean, deviation) == shown
+    measured = {"eval_return_mean": mean, "eval_return_std": deviation}
+    assert evaluated({**measured, "eval_episodes": 20}) == f"{shown} over 20 episodes"
+    assert evaluated({**measured, "eval_episodes": 1}) == f"{shown} over 1 episode"
 
 
 # Shells

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from rl_training.runtime.figures import spread
+from rl_training.runtime.figures import evaluated
 
 if TYPE_CHECKING:
     from rl_training.runtime.run import TrainResult
@@ -34,10 +34,7 @@ def show_result(result: TrainResult, quiet: bool) -> None:
     metrics = result.metrics
     typer.echo(f"run:        {result.run_dir}")
     typer.echo(f"checkpoint: {result.checkpoint_path}")
-    typer.echo(
-        f"greedy return {spread(metrics['eval_return_mean'], metrics['eval_return_std'])} "
-        f"over {metrics['eval_episodes']} episodes at step {metrics['global_step']:,}"
-    )
+    typer.echo(f"greedy return {evaluated(metrics)} at step {metrics['global_step']:,}")
 
 
 def show_next(lines: Sequence[str]) -> None:

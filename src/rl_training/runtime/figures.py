@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 
 def figure(value: float) -> str:
     """A return or its deviation: with one decimal, or more where it is small."""
@@ -13,3 +15,9 @@ def spread(mean: float, deviation: float) -> str:
     larger, whole = max(abs(mean), abs(deviation)), float(mean).is_integer() and float(deviation).is_integer()
     decimals = 1 if whole or larger >= 10 else 2 if larger >= 1 else 3
     return f"{mean:.{decimals}f} ± {deviation:.{decimals}f}"
+
+
+def evaluated(metrics: Mapping[str, float]) -> str:
+    """What an evaluation gave: `390.7 ± 12.1 over 20 episodes`."""
+    episodes = int(metrics["eval_episodes"])
+    return f"{spread(metrics['eval_return_mean'], metrics['eval_return_std'])} over {episodes} {'episode' if episodes == 1 else 'episodes'}"

@@ -12,7 +12,7 @@ from rich.progress import Progress as RichProgress
 
 from rl_training.experiment.files import write_json
 from rl_training.runtime.callbacks import Callback
-from rl_training.runtime.figures import figure, spread
+from rl_training.runtime.figures import evaluated, figure, spread
 from rl_training.runtime.progress_line import Fitted, can_redraw, duration
 from rl_training.types import EnvStep
 
@@ -77,12 +77,11 @@ class Progress(Callback):
         self._console.print("  ".join(parts), highlight=False)
 
     def on_eval(self, run: Run, metrics: Mapping[str, float]) -> None:
-        text = spread(metrics["eval_return_mean"], metrics["eval_return_std"])
         if self._bar is not None:
+            text = spread(metrics["eval_return_mean"], metrics["eval_return_std"])
             self._bar.update(self._task, completed=run.clock.env_steps, evaluation=text)
         else:
-            episodes = metrics["eval_episodes"]
-            self._console.print(f"step {run.clock.env_steps:,}: evaluation {text} over {episodes} episodes", highlight=False)
+            self._console.print(f"step {run.clock.env_steps:,}: evaluation {evaluated(metrics)}", highlight=False)
 
     def on_checkpoint(self, run: Run, path: Path) -> None:
         self._next = 0.0  # saving may have taken a while: show the bar again at once
