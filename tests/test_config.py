@@ -270,6 +270,19 @@ def test_overrides_reach_every_key(tmp_path: Path) -> None:
     assert (config.seed, config.tags) == (7, ("one",))
 
 
+def test_a_part_that_an_override_switches_off_takes_the_files_numbers_along(tmp_path: Path) -> None:
+    numbers = {"prioritized": True, "prioritized_alpha": 0.5, "priority_eps": 1e-3, "batch_size": 64}
+    path = config_file(tmp_path, algo_kwargs=numbers)
+    assert load_config(path, ["algo_kwargs.prioritized=false"]).algo_kwargs == {"prioritized": False, "batch_size": 64}
+    assert load_config(path, ["algo_kwargs.batch_size=32"]).algo_kwargs == {**numbers, "batch_size": 32}
+    # what is typed beside it is not dropped but refused, and so is a file that contradicts itself
+    beside = ["algo_kwargs.prioritized=false", "algo_kwargs.prioritized_alpha=0.6"]
+    message = "algo_kwargs.prioritized_alpha needs prioritized: true"
+    assert refusal(lambda: load_config(path, beside)) == f"--set {beside[1]}: {message}"
+    itself = config_file(tmp_path, algo_kwargs={**numbers, "prioritized": False})
+    assert message in refusal(lambda: load_config(itself, ["algo_kwargs.batch_size=32"]))
+
+
 @pytest.mark.parametrize("text", ["batch_size", "=3", "a.=3", ".a=3", "a..b=3", "a=", "a= ", ""])
 def test_an_override_must_be_key_and_value(text: str) -> None:
     assert refusal(lambda: parse_override(text)) == f"--set {text}: must be KEY=VALUE, such as algo_kwargs.batch_size=64"

@@ -60,6 +60,11 @@ def test_a_config_reached_what_runs_trained_as_it_says_did(tmp_path: Path, chang
     reached = json.loads(reached_by_configs([suite], [Record.from_json(raw, source="here")], Statistics()))
     assert reached == ({"dqn/cartpole": {"task": "CartPole", "mean": 9.0, "low": 9.0, "high": 9.0, "seeds": 1}} if counts else {})
 
+    # where another seed is still to be run, it says how many there will be
+    longer = suite.model_copy(update={"seeds": (1, 2)})
+    waiting = json.loads(reached_by_configs([longer], [Record.from_json(raw, source="here")], Statistics()))
+    assert [(found["seeds"], found["planned"]) for found in waiting.values()] == ([(1, 2)] if counts else [])
+
 
 # Statistics
 

@@ -123,6 +123,7 @@ def test_every_shipped_config_fits_a_line(columns: int, cli: Cli, monkeypatch: p
 
 def test_a_single_seed_has_no_interval() -> None:
     assert reached_text({"mean": 19.6, "low": 19.6, "high": 19.6, "seeds": 1}) == "19.6 (1 seed)"
+    assert reached_text({"mean": 19.6, "low": 19.6, "high": 19.6, "seeds": 1, "planned": 2}) == "19.6 (1 of 2 seeds)"
     assert reached_text({"mean": 500.0, "low": 493.1, "high": 500.0, "seeds": 5}) == "500 [493.1, 500]"
 
 

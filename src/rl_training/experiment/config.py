@@ -25,7 +25,7 @@ from rl_training.experiment.explain import nearest, no_mapping, one_line, shown
 from rl_training.experiment.files import write_text
 from rl_training.experiment.frozen import Frozen, changed_copy
 from rl_training.experiment.plain_values import AlgoKwargs, EnvKwargs, EvalEnvKwargs, Folder, Text, plain
-from rl_training.experiment.registry import AlgorithmSpec, get_algorithm_spec
+from rl_training.experiment.registry import AlgorithmSpec, algorithm_names, get_algorithm_spec
 from rl_training.experiment.settings import Count, Settings, Steps, ValueSettings
 from rl_training.experiment.shipped import SHIPPED_CONFIGS, find_config, shipped_configs
 from rl_training.experiment.tracking import parse_trackers
@@ -286,6 +286,21 @@ def _apply(values: dict[str, Any], override: Override) -> None:
     values[last] = override.value
 
 
+def _drop_what_is_switched_off(values: dict[str, Any], changes: Iterable[Override]) -> None:
+    """If an override switches a part off, the file's numbers for that part go with it: `prioritized=false` takes `prioritized_alpha` along.
+
+    A number that an override gives itself stays, and is refused as it would be in a file.
+    """
+    kwargs, algo = values.get("algo_kwargs"), values.get("algo")
+    if not isinstance(kwargs, dict) or not isinstance(algo, str) or algo not in algorithm_names():
+        return  # refused later, with its reason
+    given = {change.key.removeprefix("algo_kwargs.") for change in changes if change.key.startswith("algo_kwargs.")}
+    needs = get_algorithm_spec(algo).settings.needs
+    for key in kwargs.keys() - given:
+        if any(need.switch in given and not need.met(kwargs) for need in needs(key)):
+            del kwargs[key]
+
+
 def load_config(path: str | Path, overrides: Iterable[Override | str] = ()) -> TrainConfig:
     """Reads a config file, changed by `overrides` (`"key=value"`, or `Override`s)."""
     return build_config(read_yaml(find_config(path), source=str(path)), overrides, source=str(path))
@@ -298,6 +313,7 @@ def build_config(values: Any, overrides: Iterable[Override | str] = (), *, sourc
         values = copy.deepcopy(values)
         for change in changes:
             _apply(values, change)
+        _drop_what_is_switched_off(values, changes)
     try:
         return TrainConfig.from_dict(values, source=source)
     except ConfigError as error:

@@ -41,7 +41,10 @@ def publish(root: Path, statistics_file: Path, results: Path, *, frozen: bool = 
 
 
 def reached_by_configs(suites: Iterable[Suite], records: Iterable[Record], statistics: Statistics) -> str:
-    """What `rl-training configs` says of the shipped configs, as JSON: of those with records of all seeds, trained as the file says now."""
+    """What `rl-training configs` says of the shipped configs, as JSON: of those with records, trained as the file says now.
+
+    Where seeds are still to be run, `planned` says how many there will be.
+    """
     found, shipped = by_group(records), set(shipped_configs())
     reached: dict[str, dict[str, object]] = {}
     for suite in suites:
@@ -54,10 +57,11 @@ def reached_by_configs(suites: Iterable[Suite], records: Iterable[Record], stati
                 made = {
                     record.seed: record for record in found.get(plans[0].group, []) if WATCHED.issuperset(differences(record, plans[0]))
                 }
-                if all(plan.config.seed in made for plan in plans):
-                    point, low, high = statistics.iqm([made[plan.config.seed].score("best") for plan in plans])
-                    figures = {"mean": round(point, 4), "low": round(low, 4), "high": round(high, 4), "seeds": len(plans)}
-                    reached[file.removesuffix(".yaml")] = {"task": task.name, **figures}
+                if scores := [made[plan.config.seed].score("best") for plan in plans if plan.config.seed in made]:
+                    point, low, high = statistics.iqm(scores)
+                    figures = {"mean": round(point, 4), "low": round(low, 4), "high": round(high, 4), "seeds": len(scores)}
+                    missing = {"planned": len(plans)} if len(scores) < len(plans) else {}
+                    reached[file.removesuffix(".yaml")] = {"task": task.name, **figures, **missing}
     return json.dumps(dict(sorted(reached.items())), indent=1, ensure_ascii=False) + "\n"
 
 

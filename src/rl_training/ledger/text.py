@@ -28,7 +28,9 @@ def estimate(value: Estimate) -> str:
 def reached_text(found: Mapping[str, Any]) -> str:
     """What a shipped config reached (experiment/shipped.py), with its interval; of a single seed there is none."""
     point, low, high = (round(found[key], 3) for key in ("mean", "low", "high"))  # so that signed returns below 1 fit a line
-    return estimate(Estimate(point, low, high)) + (" (1 seed)" if found["seeds"] == 1 else "")
+    seeds = found["seeds"]
+    said = f" ({seeds} of {found['planned']} seeds)" if "planned" in found else " (1 seed)" if seeds == 1 else ""
+    return estimate(Estimate(point, low, high)) + said
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
