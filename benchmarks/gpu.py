@@ -114,6 +114,18 @@ def relative_difference(mine: torch.Tensor, theirs: torch.Tensor) -> float:
     return float(((mine - theirs).abs() / scale).max())
 
 
+def compared(one: Any, other: Any, batch_size: int, beta: Any, device: torch.device, *, updates: int = 100) -> dict[str, Any]:
+    """`one` learns in graphs and `other` eagerly, from the same start: how far their parameters are apart afterwards."""
+    graphed, eager = updates_of(one, batch_size, beta, device)[0], updates_of(other, batch_size, beta, device)[1]
+    for step in range(1, updates + 1):
+        mine, theirs = graphed(step), eager(step)
+    loss = [float(result.metrics["loss"]) for result in (mine, theirs)]
+    learned = [parts.learner.optimizer.parameters for parts in (one, other)]
+    difference, bits = relative_difference(*learned), bool(torch.equal(*learned))
+    target = float(mine.metrics["target_mean"])
+    return {"difference": difference, "equal_bits": bits, "losses": loss, "target": target, "ok": difference < 1e-4}
+
+
 def equality(
     device: torch.device, rows: dict[str, dict[str, Any]] | None = None, prepared: Callable[[Any], None] | None = None, **how: Any
 ) -> dict[str, Any]:
@@ -126,14 +138,7 @@ def equality(
                 prepared(one)
                 prepared(other)
             beta = (lambda step: 0.5) if is_prioritized(algo) else None
-            graphed, eager = updates_of(one, 32, beta, device)[0], updates_of(other, 32, beta, device)[1]
-            for step in range(1, 101):
-                mine, theirs = graphed(step), eager(step)
-            loss = [float(result.metrics["loss"]) for result in (mine, theirs)]
-            difference = relative_difference(one.learner.optimizer.parameters, other.learner.optimizer.parameters)
-            bits = bool(torch.equal(one.learner.optimizer.parameters, other.learner.optimizer.parameters))
-            target = float(mine.metrics["target_mean"])
-            found[algo] = {"difference": difference, "equal_bits": bits, "losses": loss, "target": target, "ok": difference < 1e-4}
+            found[algo] = compared(one, other, 32, beta, device)
         except Exception as error:
             found[algo] = {"ok": False, "error": repr(error)[:300], "where": traceback.format_exc()[-800:]}
         print(f"  {algo:<18} {found[algo]}", flush=True)

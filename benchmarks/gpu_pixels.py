@@ -1,6 +1,7 @@
 """Pixels on a GPU, on one machine in one run: frames stored once there, stacks gathered inside the CUDA graph of an update.
 
     equality   the frame store on the device, sampled by a CUDA graph, against a naive buffer of whole stacks under random operations
+    updates    R2D2 on pixels with DQN's targets and with the paper's: 50 updates as one CUDA graph each, against eager ones
     learner    updates/s, replay on the device: sample, loss, gradient, Adam, priorities as one graph; by precision, with the torso compiled
     host       the same with replay in host memory, gathered there and copied over
     profile    kernels of one update's graph by time
@@ -11,6 +12,7 @@ written, the rest is left out.
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 import traceback
@@ -22,7 +24,7 @@ import numpy as np
 import torch
 
 from benchmarks.common import arguments, machine, prepare, repeat_for
-from benchmarks.gpu import play_parts, synchronized
+from benchmarks.gpu import compared, play_parts, synchronized
 
 FULL, SMALL = 84, 36  # pixels of a side
 ENVS = 64
@@ -89,10 +91,14 @@ def parts_of(algo: str, kwargs: dict[str, Any], device: torch.device, *, steps: 
     state = tuple(part.expand(-1, ENVS, -1).cpu() for part in parts.network.initial_state(1))
     no = np.zeros(ENVS, bool)
     for t in range(steps):
-        fields = {"obs": pool[t % 8], "next_obs": pool[(t + 1) % 8], "actions": rng.integers(4, size=ENVS)}
+        fields: dict[str, Any] = {"obs": pool[t % 8], "next_obs": pool[(t + 1) % 8], "actions": rng.integers(4, size=ENVS)}
         ends = rng.random(ENVS) < 1e-3
         fields |= {"rewards": rng.standard_normal(ENVS).astype(np.float32), "terminated": ends, "truncated": no}
-        parts.feed.push(Step(**fields, episode_starts=no | (t == 0), initial_state=state))
+        led: dict[str, Any] = {
+            "previous_actions": rng.integers(4, size=ENVS),
+            "previous_rewards": rng.standard_normal(ENVS).astype(np.float32),
+        }
+        parts.feed.push(Step(**fields, **led, episode_starts=no | (t == 0), initial_state=state))
     parts.feed.flush()
     return parts
 
@@ -158,6 +164,25 @@ def equality(options: Any, device: torch.device) -> dict[str, Any]:
     return found
 
 
+def updates(device: torch.device) -> dict[str, Any]:
+    """What an update's graph computes is what eager code computes; convolutions are told to be deterministic, so to the bit."""
+    torch.backends.cudnn.deterministic = True
+    short = {"torso": "nature", "sequence_length": 24, "burn_in": 8, "sequence_overlap": 8, "previous_action_reward": True}
+    plain = {"n_step": 1, "double_q": False, "dueling": False, "value_rescaling": False}
+    paper = {"n_step": 5, "double_q": True, "dueling": True, "value_rescaling": True}
+    found: dict[str, Any] = {}
+    for name, targets in (("DQN's targets", plain), ("the paper's targets", paper)):
+        one, other = (parts_of("r2d2", {**short, **targets, "batch_size": 8}, device, steps=60, precision="float32") for _ in range(2))
+        found[name] = row = compared(one, other, 8, lambda step: 0.5, device, updates=50 if device.type == "cuda" else 3)
+        if device.type == "cpu":  # the rate is a float32 tensor here and a float there, which Adam's first steps make large
+            row["ok"] = math.isclose(*row["losses"], rel_tol=1e-5)
+        print(f"  {name:<20} {found[name]}", flush=True)
+    torch.backends.cudnn.deterministic = False
+    if not all(row["ok"] for row in found.values()):
+        raise ValueError("a graphed update is not the eager one")
+    return found
+
+
 def measured(options: Any, device: torch.device, case: str, way: str, replay: str = "auto") -> dict[str, Any]:
     algo, kwargs = case_of(case, device)
     precision, compiled = WAYS[way]
@@ -218,7 +243,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.0, help="of each measurement (default: %(default)s)")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--budget", type=float, default=420.0, help="seconds after which nothing more is begun (default: %(default)s)")
-    parser.add_argument("--parts", default="equality,learner,host,profile", help="which, separated by commas (default: %(default)s)")
+    parser.add_argument(
+        "--parts", default="equality,updates,learner,host,profile", help="which, separated by commas (default: %(default)s)"
+    )
     parser.add_argument("--worlds", type=int, default=60, help="of the equality part (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the equality part (default: %(default)s)")
     options = parser.parse_args()
@@ -228,6 +255,7 @@ def main() -> None:
     options.until = time.perf_counter() + options.budget
     known: dict[str, Callable[[], Any]] = {
         "equality": lambda: equality(options, device),
+        "updates": lambda: updates(device),
         "learner": lambda: learner(options, device),
         "host": lambda: learner(options, device, replay="cpu"),
         "profile": lambda: profile(options, device),
