@@ -27,7 +27,7 @@ help:
 	@echo 'make bench   ours and the peers on the same work (installs the peers into $(PEERS))'
 	@echo 'make ledger  what every algorithm learns: the suites classic, on_policy, memory and ablation, runs that are not there yet (hours; SUITE=smoke: minutes)'
 	@echo 'make reference  the same tasks, seeds and budgets by Stable-Baselines3 and sb3-contrib (hours)'
-	@echo 'make results docs/results.md and the numbers of the README, from the records of those runs'
+	@echo 'make results docs/results.md, the numbers of the README and the algorithms'\'' pages, from the records of those runs'
 	@echo 'make faults  the fault campaign: kills, torn writes, mutated files, signals, faulty environments, full disks, races (up to 40 minutes)'
 	@echo 'make clean   remove caches and builds (keeps $(OUTPUT)/ and $(VENV)/)'
 
@@ -125,8 +125,10 @@ ledger: $(DEV)
 reference: $(PEERS_STAMP)
 	$(PEERS)/bin/python -m benchmarks.reference classic
 
+# The algorithms' pages say what their configs reached, so they are made after the tables.
 results: $(DEV)
 	$(BIN)/python -m benchmarks.publish
+	$(BIN)/python docs/generate.py
 
 # Goes on where it was stopped: parts that the record has from this commit are not played again.
 faults: $(DEV)
