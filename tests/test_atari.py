@@ -50,14 +50,14 @@ def test_presets_are_the_protocols_they_are_named_after() -> None:
 def test_parts_override_a_preset_and_the_metadata_says_so() -> None:
     assert parse_protocol({}) == ("dopamine", PRESETS["dopamine"])
     assert parse_protocol({"preset": "sb3", "noop_max": 0})[1] == replace(PRESETS["sb3"], noop_max=0)
-    envs = make_envs("ALE/Pong-v5", num_envs=1, seed=0, env_kwargs={"preset": "sb3", "frame_skip": 2})
+    envs = make_envs("ALE/Pong-v5", num_envs=1, seed=0, env_kwargs={"preset": "sb3", "frame_skip": 2, "frame_stack": 3})
     said = envs.notes["atari"]
     envs.close()
     assert said.startswith("preset sb3: sticky_probability 0.0, noop_max 30, fire_reset on, ")
-    assert "frame_skip 2 (changed)" in said and said.count("(changed)") == 1
+    assert "frame_skip 2 (changed)" in said and said.endswith("frame_stack 3 (changed)") and said.count("(changed)") == 2
     native = make_envs("ALE/Pong-v5", num_envs=1, seed=0, env_kwargs={"preset": "sb3"}, vectorization="native")
     native.close()
-    assert "native: no-ops are 0 … 29, not 1 … 30; FIRE is pressed for one frame" in native.notes["atari"]
+    assert "frame_stack 4; native: no-ops are 0 … 29, not 1 … 30; FIRE is pressed for one frame" in native.notes["atari"]
 
 
 @pytest.mark.parametrize(

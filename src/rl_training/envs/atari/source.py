@@ -64,7 +64,7 @@ class AtariSource:
     def native(self, num_envs: int) -> NativeAtari:
         return NativeAtari(self.game, self.protocol, num_envs)
 
-    def notes(self, *, native: bool) -> dict[str, str]:
+    def notes(self, *, native: bool, frame_stack: int) -> dict[str, str]:
         """What a run's metadata says of it."""
-        said = describe(self.preset, self.protocol)
+        said = describe(self.preset, self.protocol, frame_stack)
         return {"atari": f"{said}; {departures(self.protocol)}" if native and departures(self.protocol) else said}
