@@ -367,6 +367,25 @@ def test_a_saved_game_goes_on_exactly_in_another_one(game: str) -> None:
             break
 
 
+def test_a_game_that_does_not_go_on_exactly_from_its_state_is_played_again() -> None:
+    """After these 98 steps 3-D tic-tac-toe draws nothing for a while: brought back from a state, it would show another screen next."""
+
+    def made() -> Any:
+        return make_envs("ALE/TicTacToe3D-v5", num_envs=1, seed=3)
+
+    envs, again = made(), made()
+    envs.reset()
+    actions = actions_of(envs.single_action_space, 100, seed=1)
+    for action in actions[:-2]:
+        envs.step(np.array([action]))
+    state = envs.state_dict()
+    assert "states" not in state and again.load_state_dict(state).restored.all()
+    for action in actions[-2:]:
+        np.testing.assert_array_equal(again.step(np.array([action])).obs, envs.step(np.array([action])).obs)
+    envs.close()
+    again.close()
+
+
 @pytest.mark.parametrize(
     "change",
     [
