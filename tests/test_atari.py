@@ -87,6 +87,9 @@ def test_without_the_extra_the_way_to_it_is_said(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(sys.modules, "ale_py", None)
     with pytest.raises(UserError, match=r"pip install 'rl-training\[atari\]'"):
         make_envs("ALE/Pong-v5", num_envs=1, seed=0)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"did you mean ALE/Pong-v5\?"):
+        make_envs("PongNoFrameskip-v9", num_envs=1, seed=0)
 
 
 # Pixels
