@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import sys
 from dataclasses import replace
@@ -21,6 +22,7 @@ from rl_training.envs.atari.presets import PRESETS, parse_protocol
 from rl_training.envs.atari.resize import AreaResize
 from rl_training.envs.factory import make_envs
 from rl_training.errors import UserError
+from rl_training.experiment.runs import versions
 from rl_training.runtime.actor import Actor
 from rl_training.types import Step
 
@@ -311,7 +313,11 @@ class _Kept:
         self.steps.append(step)
 
 
-@pytest.mark.parametrize("vectorization", ["auto", "sync", "native"])
+def test_a_run_says_which_emulator_it_played_with() -> None:
+    assert versions()["ale-py"] == importlib.metadata.version("ale-py")
+
+
+@pytest.mark.parametrize("vectorization", ["auto", "sync", "async", "native"])
 def test_a_lost_life_ends_nothing_but_the_learners_future(vectorization: Any) -> None:
     """Breakout has five lives. A player that only serves loses four and plays on, and the fifth ends the game."""
     kwargs = {"preset": "sb3", "noop_max": 0, "fire_reset": False}
