@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import sys
 from dataclasses import replace
@@ -21,6 +22,7 @@ from rl_training.envs.atari.presets import PRESETS, parse_protocol
 from rl_training.envs.atari.resize import AreaResize
 from rl_training.envs.factory import make_envs
 from rl_training.errors import UserError
+from rl_training.experiment.runs import versions
 from rl_training.runtime.actor import Actor
 from rl_training.types import Step
 
@@ -50,14 +52,14 @@ def test_presets_are_the_protocols_they_are_named_after() -> None:
 def test_parts_override_a_preset_and_the_metadata_says_so() -> None:
     assert parse_protocol({}) == ("dopamine", PRESETS["dopamine"])
     assert parse_protocol({"preset": "sb3", "noop_max": 0})[1] == replace(PRESETS["sb3"], noop_max=0)
-    envs = make_envs("ALE/Pong-v5", num_envs=1, seed=0, env_kwargs={"preset": "sb3", "frame_skip": 2})
+    envs = make_envs("ALE/Pong-v5", num_envs=1, seed=0, env_kwargs={"preset": "sb3", "frame_skip": 2, "frame_stack": 3})
     said = envs.notes["atari"]
     envs.close()
     assert said.startswith("preset sb3: sticky_probability 0.0, noop_max 30, fire_reset on, ")
-    assert "frame_skip 2 (changed)" in said and said.count("(changed)") == 1
+    assert "frame_skip 2 (changed)" in said and said.endswith("frame_stack 3 (changed)") and said.count("(changed)") == 2
     native = make_envs("ALE/Pong-v5", num_envs=1, seed=0, env_kwargs={"preset": "sb3"}, vectorization="native")
     native.close()
-    assert "native: no-ops are 0 … 29, not 1 … 30; FIRE is pressed for one frame" in native.notes["atari"]
+    assert "frame_stack 4; native: no-ops are 0 … 29, not 1 … 30; FIRE is pressed for one frame" in native.notes["atari"]
 
 
 @pytest.mark.parametrize(
@@ -87,6 +89,9 @@ def test_without_the_extra_the_way_to_it_is_said(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(sys.modules, "ale_py", None)
     with pytest.raises(UserError, match=r"pip install 'rl-training\[atari\]'"):
         make_envs("ALE/Pong-v5", num_envs=1, seed=0)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"did you mean ALE/Pong-v5\?"):
+        make_envs("PongNoFrameskip-v9", num_envs=1, seed=0)
 
 
 # Pixels
@@ -308,7 +313,11 @@ class _Kept:
         self.steps.append(step)
 
 
-@pytest.mark.parametrize("vectorization", ["auto", "sync", "native"])
+def test_a_run_says_which_emulator_it_played_with() -> None:
+    assert versions()["ale-py"] == importlib.metadata.version("ale-py")
+
+
+@pytest.mark.parametrize("vectorization", ["auto", "sync", "async", "native"])
 def test_a_lost_life_ends_nothing_but_the_learners_future(vectorization: Any) -> None:
     """Breakout has five lives. A player that only serves loses four and plays on, and the fifth ends the game."""
     kwargs = {"preset": "sb3", "noop_max": 0, "fire_reset": False}
@@ -365,6 +374,25 @@ def test_a_saved_game_goes_on_exactly_in_another_one(game: str) -> None:
         assert mine[1:] == its[1:]
         if mine[2]:
             break
+
+
+def test_a_game_that_does_not_go_on_exactly_from_its_state_is_played_again() -> None:
+    """After these 98 steps 3-D tic-tac-toe draws nothing for a while: brought back from a state, it would show another screen next."""
+
+    def made() -> Any:
+        return make_envs("ALE/TicTacToe3D-v5", num_envs=1, seed=3)
+
+    envs, again = made(), made()
+    envs.reset()
+    actions = actions_of(envs.single_action_space, 100, seed=1)
+    for action in actions[:-2]:
+        envs.step(np.array([action]))
+    state = envs.state_dict()
+    assert "states" not in state and again.load_state_dict(state).restored.all()
+    for action in actions[-2:]:
+        np.testing.assert_array_equal(again.step(np.array([action])).obs, envs.step(np.array([action])).obs)
+    envs.close()
+    again.close()
 
 
 @pytest.mark.parametrize(

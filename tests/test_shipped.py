@@ -38,6 +38,12 @@ def test_an_environment_that_is_only_shipped_with_keywords_has_none() -> None:
     assert shipped_for("dqn", "rl_training/TMaze-v0") is None and shipped_for("dqn", "Nothing-v0") is None
 
 
+def test_a_config_whose_episodes_restart_on_resume_says_so() -> None:
+    texts = {file: file.read_text() for file in SHIPPED_CONFIGS.rglob("*.yaml")}
+    native = [file for file, text in texts.items() if yaml.safe_load(text).get("vectorization") == "native"]
+    assert native and not [file for file in native if "episodes under way restart on resume" not in texts[file]]
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Shipped configs of our own, and what they reached."""

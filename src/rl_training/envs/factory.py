@@ -105,7 +105,7 @@ def make_envs(
             image_channels=image_channels,
             clip_rewards=protocol is not None and protocol.clip_rewards,
             life_loss=protocol is not None and protocol.terminal_on_life_loss,
-            notes=source.notes(native=vectorization == "native") if isinstance(source, AtariSource) else {},
+            notes=source.notes(native=vectorization == "native", frame_stack=stack) if isinstance(source, AtariSource) else {},
             frame_stack=stack,
         )
     except UserError:

@@ -32,7 +32,7 @@ from rl_training.experiment.files import (
     write_text,
 )
 
-_PACKAGES = ("rl-training", "torch", "numpy", "gymnasium", "safetensors", "pydantic", "numba", "tensorboard")
+_PACKAGES = ("rl-training", "torch", "numpy", "gymnasium", "ale-py", "safetensors", "pydantic", "numba", "tensorboard")
 
 
 MAX_METADATA_BYTES = 16 << 20

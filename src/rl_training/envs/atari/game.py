@@ -30,6 +30,8 @@ RECENT = 64
 """Steps since a reset under which no state is saved: what ALE leaves out of it has not settled in some games, and playing them is quick."""
 WARM = 60
 """Frames that an emulator plays before a state is restored, for the same reason."""
+SCREEN_OUTLIVES_STATE = frozenset({"tic_tac_toe_3d"})
+"""Games that draw nothing for several frames, so that their next observation is of a screen no state holds. They are played again."""
 SPREAD = 64
 """Bytes by which the states of one game differ in length: its random generator is saved as text."""
 
@@ -69,6 +71,7 @@ class AtariGame(gym.Env[Any, int]):
         if render_mode not in (None, *RENDER_MODES):
             raise UserError(f"Atari games render as {' or '.join(RENDER_MODES)}, not {render_mode!r}")
         self._ale = load(game, protocol, shown=render_mode == "human")
+        self._saves = protocol.frame_skip >= 3 and game not in SCREEN_OUTLIVES_STATE
         self._codes: list[Any] = self._ale.getLegalActionSet() if protocol.full_action_set else self._ale.getMinimalActionSet()
         self.render_mode = render_mode
         self.metadata = {"render_modes": list(RENDER_MODES), "render_fps": max(1, 60 // protocol.frame_skip)}
@@ -183,7 +186,7 @@ class AtariGame(gym.Env[Any, int]):
         """Everything the game goes on from; None where its actions are the better record. Of the two frames the first is enough: it is
         their maximum. The screen is not in the state, and the first frame after it may show what was there before: those with a frame
         skip under 3 would see that."""
-        if self._steps < RECENT or self._skip < 3:
+        if self._steps < RECENT or not self._saves:
             return None
         return {
             "emulator": self._emulator(),

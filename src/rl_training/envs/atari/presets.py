@@ -81,10 +81,11 @@ def parse_protocol(kwargs: Mapping[str, Any]) -> tuple[str, Protocol]:
     return preset, replace(PRESETS[preset], **changes)
 
 
-def describe(preset: str, protocol: Protocol) -> str:
+def describe(preset: str, protocol: Protocol, frame_stack: int) -> str:
     """One line for a run's metadata: every part, and which of them are not the preset's."""
-    usual = asdict(PRESETS[preset])
-    parts = [f"{name} {_word(value)}" + ("" if value == usual[name] else " (changed)") for name, value in asdict(protocol).items()]
+    usual = {**asdict(PRESETS[preset]), "frame_stack": FRAME_STACK}
+    resolved = {**asdict(protocol), "frame_stack": frame_stack}
+    parts = [f"{name} {_word(value)}" + ("" if value == usual[name] else " (changed)") for name, value in resolved.items()]
     return f"preset {preset}: {', '.join(parts)}"
 
 

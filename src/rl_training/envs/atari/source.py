@@ -30,13 +30,16 @@ def import_ale() -> None:
 
 
 def todays_name(name: str) -> str | None:
-    """`ALE/Pong-v5` for `Pong`, `Pong-v4` or `PongNoFrameskip-v4`; None where ale-py is not here or has no such game.
+    """`ALE/Pong-v5` for `Pong`, `Pong-v4` or `PongNoFrameskip-v4`; None where ale-py has no such game.
 
-    ale-py is looked at and not imported: that would register the old names, as bare environments without a protocol.
+    ale-py is looked at and not imported: that would register the old names, as bare environments without a protocol. Where it is not
+    here, only a name that nothing else has is taken for a game's; whoever then asks for `ALE/…` is told of the extra.
     """
     old, package = re.fullmatch(r"(\w+?)(NoFrameskip|Deterministic)?(-v\d+)?", name), importlib.util.find_spec("ale_py")
-    if old is None or package is None or package.origin is None:
+    if old is None:
         return None
+    if package is None or package.origin is None:
+        return f"{PREFIX}{old[1]}-v5" if old[2] else None
     rom = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", old[1]).lower()
     return f"{PREFIX}{old[1]}-v5" if (Path(package.origin).parent / "roms" / f"{rom}.bin").exists() else None
 
@@ -64,7 +67,7 @@ class AtariSource:
     def native(self, num_envs: int) -> NativeAtari:
         return NativeAtari(self.game, self.protocol, num_envs)
 
-    def notes(self, *, native: bool) -> dict[str, str]:
+    def notes(self, *, native: bool, frame_stack: int) -> dict[str, str]:
         """What a run's metadata says of it."""
-        said = describe(self.preset, self.protocol)
+        said = describe(self.preset, self.protocol, frame_stack)
         return {"atari": f"{said}; {departures(self.protocol)}" if native and departures(self.protocol) else said}
