@@ -420,6 +420,28 @@ def test_a_state_that_is_no_state_of_the_game_is_refused(change: dict[str, Any])
     game.close()
 
 
+def test_an_emulator_that_did_not_take_its_state_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The frame that was saved with it is shown whatever the emulator does, so the frame says nothing of it."""
+    game = AtariGame("pong", PRESETS["dopamine"])
+    game.reset(seed=1)
+    for _ in range(RECENT):
+        game.step(0)
+    saved = game.save_state()
+    assert saved is not None
+
+    class Deaf:
+        def __getattr__(self, name: str) -> Any:
+            return (lambda state: None) if name == "restoreState" else getattr(ale, name)
+
+    ale = game._ale
+    monkeypatch.setattr(game, "_ale", Deaf())
+    with pytest.raises(ValueError, match="not where it was saved"):
+        game.restore_state(saved)
+    monkeypatch.undo()
+    game.restore_state(saved)  # one that listens does
+    game.close()
+
+
 @pytest.mark.parametrize("vectorization", ["auto", "sync", "async"])
 def test_environments_are_restored_from_the_emulators_state(vectorization: Any) -> None:
     """And not by playing again: with wrong actions they arrive all the same. A wrong state is noticed, and then the actions are played."""

@@ -212,6 +212,9 @@ class AtariGame(gym.Env[Any, int]):
         saved = ALEState.__new__(ALEState)
         saved.__setstate__(cast("Any", emulator.tobytes()))  # bytes, whatever its stub says
         self._ale.restoreState(saved)
+        # The observation below is the saved frame, so it is equal whatever the emulator does: what the emulator now says of itself is not.
+        if not np.array_equal(self._emulator(), emulator):
+            raise ValueError("an emulator that is not where it was saved")
         self._seen[...], self._frames[1] = frame, 0
         self._random.bit_generator.state = state["generator"]
         self._held, self._steps = self._codes[int(state["held"])], int(state["steps"])
