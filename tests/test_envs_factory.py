@@ -32,6 +32,9 @@ def cartpole(**kwargs: Any) -> Any:
     [
         ("CartPol-v1", "did you mean CartPole-v1"),
         ("CartPole-v9", "did you mean CartPole-v1"),
+        ("Atari/Pong-v5", "did you mean ALE/Pong-v5"),
+        ("ALE/Pongg-v5", "did you mean ALE/Pong-v5"),
+        ("ALE/Joust-v5", r"'ALE/Joust-v5' \(`module:Id`"),  # no game of ale-py's, and none is like it
         ("rl_training/TMase-v0", "did you mean rl_training/TMaze-v0"),
         ("nowhere/Nothing-v0", "no environment is registered as 'nowhere/Nothing-v0'"),
         ("not an id!", "no environment is registered"),

@@ -146,9 +146,23 @@ def find_env(env_id: str) -> EnvSpec:
     try:
         return gym.spec(name)
     except Exception as error:  # Gymnasium's own, and others where the name is an odd one
-        near = [atari] if (atari := todays_name(name)) else difflib.get_close_matches(name, gym.registry, n=1, cutoff=0.4)
-        hint = f"; did you mean {near[0]}?" if near else ""
+        near = todays_name(name) or _nearest_env(name)
+        hint = f"; did you mean {near}?" if near else ""
         raise UserError(f"no environment is registered as {name!r}{hint} (`module:Id` imports the module that registers it)") from error
+
+
+def _nearest_env(name: str) -> str | None:
+    """The registered environment most like `name`, in the family it names (`ALE/…`): by what stands between that and the version, since
+    a family and a version in common are no likeness. Of a family that nobody knows, the Atari game of that name."""
+
+    def bare(each: str) -> str:
+        return each.rpartition("/")[2].partition("-v")[0]
+
+    family = {bare(each): each for each in gym.registry if each.rpartition("/")[0] == name.rpartition("/")[0]}
+    near = difflib.get_close_matches(bare(name), family, n=1, cutoff=0.6)
+    if near:
+        return family[near[0]]
+    return None if family else todays_name(bare(name))
 
 
 @dataclass(frozen=True)
