@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from command_line import Cli
-from rl_training.envs.episodes import ReplayableEpisodes
+from rl_training.envs.episodes import ReplayableEpisodes, one_line
 from rl_training.errors import RunError
 from rl_training.experiment.checkpointing import open_checkpoint
 
@@ -181,6 +181,11 @@ def test_bytes_of_another_type_are_the_bytes_they_are(image: Any) -> None:
     for _ in range(3):
         obs = env.step(0)[0]
     assert obs.dtype == np.uint8 and obs.tolist() == [[0, 1], [2, 255]]
+
+
+def test_an_error_without_a_message_is_its_type_alone() -> None:
+    assert one_line(NotImplementedError()) == "NotImplementedError"
+    assert one_line(ValueError("no\nlevel")) == "ValueError: no level"
 
 
 @pytest.mark.filterwarnings("always:environment")

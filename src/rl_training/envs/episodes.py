@@ -265,4 +265,4 @@ def _raised_by_a_caller(error: BaseException) -> bool:
 
 def one_line(error: BaseException) -> str:
     """Type and message, for errors that are shown without a traceback."""
-    return " ".join(f"{type(error).__name__}: {error}".split())
+    return " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")  # where there is no message
