@@ -5,8 +5,8 @@ step of training, and in every step of an evaluation. Before that (environments 
 played again) nothing has been written that could be left half done, so the first one ends it there. So it does while an update is
 compiled, which can take minutes: a checkpoint is saved before.
 
-The same signal within `ONE_REQUEST` seconds is the same request: `timeout` signals its child and then the whole group, and `uv run` and
-others pass on a Ctrl-C that the terminal has sent to all of them.
+The same signal within `ONE_REQUEST` seconds is the same request: `timeout` signals its child and then the whole group, and a starter may
+pass on a Ctrl-C that the terminal has sent to both.
 """
 
 from __future__ import annotations
