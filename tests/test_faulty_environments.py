@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
+import numpy as np
 import pytest
 
 from command_line import Cli
+from rl_training.envs.episodes import ReplayableEpisodes, one_line
+from rl_training.errors import RunError
 from rl_training.experiment.checkpointing import open_checkpoint
 
 MODULE = """
@@ -133,6 +137,55 @@ def test_what_fails_later_ends_the_run_with_its_checkpoint(faulty: Cli, vectoriz
     assert message in line and line.endswith(f"(the last checkpoint is {kept.path})")
     assert kept.step == (120 if fault == "evaluation made" else 50)
     assert kept.load_replay() is not None
+
+
+class Greys(gym.Env[np.ndarray, int]):
+    """Its space is of bytes; it gives `image` from its third step on."""
+
+    observation_space = gym.spaces.Box(0, 255, (2, 2), np.uint8)
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, image: Any) -> None:
+        self.image, self.steps = image, 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        return np.zeros((2, 2), np.uint8), {}
+
+    def step(self, action: int) -> Any:
+        self.steps += 1
+        return self.image if self.steps == 3 else np.zeros((2, 2), np.uint8), 0.0, False, False, {}
+
+
+@pytest.mark.parametrize(
+    ("image", "message"),
+    [
+        (np.full((2, 2), 0.9, np.float32), "float32, from 0.9 to 0.9, where its space has uint8"),  # all of it would be 0
+        (np.full((2, 2), 256), "int64, from 256 to 256, where its space has uint8"),
+        (np.array([[-1, 0], [0, 255]]), "int64, from -1 to 255, where its space has uint8"),
+        (np.full((2, 2), np.nan), "float64, from nan to nan, where its space has uint8"),
+    ],
+)
+def test_an_observation_that_its_space_cannot_hold_is_refused(image: Any, message: str) -> None:
+    env = ReplayableEpisodes(Greys(image), seed=0, stream="train", env_index=1)
+    env.reset()
+    env.step(0)
+    env.step(0)
+    with pytest.raises(RunError, match=f"^environment 1 gave an observation of {message}, in step 3 of its episode 0$"):
+        env.step(0)
+
+
+@pytest.mark.parametrize("image", [[[0, 1], [2, 255]], np.array([[0.0, 1.0], [2.0, 255.0]]), np.array([[0, 1], [2, 255]], np.int32)])
+def test_bytes_of_another_type_are_the_bytes_they_are(image: Any) -> None:
+    env = ReplayableEpisodes(Greys(image), seed=0, stream="train", env_index=0)
+    env.reset()
+    for _ in range(3):
+        obs = env.step(0)[0]
+    assert obs.dtype == np.uint8 and obs.tolist() == [[0, 1], [2, 255]]
+
+
+def test_an_error_without_a_message_is_its_type_alone() -> None:
+    assert one_line(NotImplementedError()) == "NotImplementedError"
+    assert one_line(ValueError("no\nlevel")) == "ValueError: no level"
 
 
 @pytest.mark.filterwarnings("always:environment")

@@ -133,6 +133,10 @@ def test_images_are_whole_bytes() -> None:
     for wrong in ([[0, 256]], [[0, -1]], [[0, 0.5]]):
         with pytest.raises(UserError, match="whole numbers that uint8 can hold"):
             read_observation(wrong, (1, 2), "uint8")
+    with pytest.raises(
+        UserError, match=r"^must be whole numbers that uint8 can hold, got array\(\[\[0\.5, 0\.5\], \[0\.5, .*$"
+    ):  # in one line
+        read_observation(np.full((9, 2), 0.5), (9, 2), "uint8")
     assert read_observation([0.1], (1,), "float32").dtype == np.float32  # rounded, as every float32 is
 
 

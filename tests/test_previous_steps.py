@@ -239,6 +239,11 @@ def test_predict_is_told_what_led_there(tmp_path: Path) -> None:
     np.testing.assert_array_equal(again, policy.outputs(image)[0])
     with pytest.raises(UserError, match="previous must be"):
         policy.predict(image, state, previous=([1, 2, 3], 0.0))
+    for action in (0, 3):  # 0 would be no action at all to the network, which counts from 0
+        with pytest.raises(UserError, match=rf"^previous must have actions from 1 to 2, got \({action}, 0.0\)$"):
+            policy.predict(image, state, previous=(action, 0.0))
+    with pytest.raises(UserError, match="previous must have finite rewards"):
+        policy.predict(image, state, previous=(1, float("nan")))
     lines = [{"obs": image.tolist(), "episode_start": True}, {"obs": image.tolist(), "reward": 1.0}]
     first, second = predict(result.checkpoint_path, lines)
     expected = policy.outputs(image, policy.predict(image)[1], previous=(first["action"], 1.0))[0]

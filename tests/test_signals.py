@@ -143,6 +143,11 @@ def test_asked_twice_it_leaves_at_once_and_says_what_is_kept(
     assert left(resume_training(run, env=at(None)).run_dir) == reference
 
 
+def test_a_signal_that_is_sent_on_as_well_is_one_request(tmp_path: Path) -> None:
+    with pytest.raises(Interrupted, match=r"interrupted at step 73; saved .*step_73$"):
+        train(config(tmp_path), env=at((1, "step", 73), *[signal.SIGTERM] * 3))  # as `timeout` does: its child, then the group
+
+
 class Closing(Signalling):
     """Raises the signals in its `close`, which takes a while where processes are ended."""
 

@@ -187,13 +187,32 @@ def test_a_command_to_type_says_what_a_file_does_not_decide(
     assert to_go_on(tmp_path, imports) == f"{resume} --checkpoint {tmp_path}"
 
 
+class Wrapped(gym.Wrapper[Any, Any, Any, Any]):
+    """Registered itself: a class without metadata of its own."""
+
+
+class Silent(gym.Env[Any, Any]):
+    metadata = None  # type: ignore[assignment]
+
+
 @pytest.mark.parametrize(
     ("env_id", "recorded"),
-    [("CartPole-v1", True), ("rl_training/Chain-v0", False), ("rl_training/TMaze-v0", False), ("Gone-v0", False), ("Made-v0", True)],
+    [
+        ("CartPole-v1", True),
+        ("rl_training/Chain-v0", False),
+        ("rl_training/TMaze-v0", False),
+        ("Gone-v0", False),
+        ("Made-v0", True),
+        ("Wrapped-v0", False),
+        ("Silent-v0", False),
+    ],
 )
 def test_only_what_can_be_seen_is_to_be_recorded(env_id: str, recorded: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = gym.envs.registration.EnvSpec("Made-v0", entry_point=lambda **_: gym.make("CartPole-v1"))  # which says nothing of itself
     monkeypatch.setitem(gym.registry, "Made-v0", made)
+    for kind in (Wrapped, Silent):
+        spec = gym.envs.registration.EnvSpec(f"{kind.__name__}-v0", entry_point=kind)  # type: ignore[arg-type]
+        monkeypatch.setitem(gym.registry, spec.id, spec)
     lines = after_training(ended(tmp_path, at=50, env_id=env_id), [])
     assert [("--record" in line) for line in lines] == ([False, True, False] if recorded else [False, False])
 

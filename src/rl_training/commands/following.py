@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,8 +78,10 @@ def _has_pictures(config: TrainConfig | None) -> bool:
         creator: Any = load_env_creator(entry) if isinstance(entry, str) else entry
     except (UserError, ImportError, AttributeError):
         return False
-    modes = getattr(creator, "metadata", {}).get("render_modes", ()) if isinstance(creator, type) else ("rgb_array",)
-    return "rgb_array" in modes
+    if not isinstance(creator, type):
+        return True
+    metadata = getattr(creator, "metadata", None)  # of a gym.Wrapper a property, which only the made one can be asked for
+    return isinstance(metadata, Mapping) and "rgb_array" in (metadata.get("render_modes") or ())
 
 
 def _longer(config: TrainConfig | None, reached: int) -> list[str]:

@@ -209,19 +209,22 @@ class ReplayableEpisodes(gym.Wrapper[Any, Any, Any, Any]):
             raise self._failure(error) from error
 
     def _as_its_space(self, obs: Any) -> Any:
-        """NumPy would broadcast an observation of another shape into ours in silence."""
+        """NumPy would broadcast an observation of another shape into ours in silence, and make 0 of a pixel of 0.9."""
         if self._shape is None:
             return obs
         try:
             if type(obs) is np.ndarray and obs.dtype == self._dtype:
                 array = obs
             else:
-                with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, which the adapter sees
+                with np.errstate(over="ignore", invalid="ignore"):  # what float32 cannot hold becomes infinite, which the adapter sees
                     array = np.asarray(obs, self._dtype)
         except FAILURES as error:  # text, or lists of unequal lengths
             raise self._failure(error) from error
         if array.shape != self._shape:
             raise RunError(f"environment {self._env_index} gave an observation of shape {array.shape}, not {self._shape}, in {self._when}")
+        if array is not obs and array.dtype.kind in "biu" and (given := np.asarray(obs)).dtype.kind in "iuf" and (given != array).any():
+            what = f"{given.dtype}, from {given.min():g} to {given.max():g}, where its space has {array.dtype}"
+            raise RunError(f"environment {self._env_index} gave an observation of {what}, in {self._when}")
         return array
 
     @property
@@ -262,4 +265,4 @@ def _raised_by_a_caller(error: BaseException) -> bool:
 
 def one_line(error: BaseException) -> str:
     """Type and message, for errors that are shown without a traceback."""
-    return " ".join(f"{type(error).__name__}: {error}".split())
+    return " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")  # where there is no message

@@ -4,6 +4,9 @@ While a run is under way the first signal is only noted, and the run looks for i
 step of training, and in every step of an evaluation. Before that (environments are made and reset, a checkpoint is read, episodes are
 played again) nothing has been written that could be left half done, so the first one ends it there. So it does while an update is
 compiled, which can take minutes: a checkpoint is saved before.
+
+The same signal within `ONE_REQUEST` seconds is the same request: `timeout` signals its child and then the whole group, and a starter may
+pass on a Ctrl-C that the terminal has sent to both.
 """
 
 from __future__ import annotations
@@ -14,11 +17,14 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
 from rl_training.errors import Interrupted
+
+ONE_REQUEST = 0.1
 
 
 class Asked(KeyboardInterrupt):
@@ -32,8 +38,13 @@ class Signals:
         self.signum: int | None = None
         """The first signal, or None."""
         self._times, self._noting = 0, 0
+        self._counted_at: dict[int, float] = {}
 
     def __call__(self, signum: int, frame: FrameType | None) -> None:
+        last, now = self._counted_at.get(signum), time.monotonic()
+        if last is not None and now - last < ONE_REQUEST:
+            return
+        self._counted_at[signum] = now
         self.signum = signum if self.signum is None else self.signum
         self._times += 1
         if self._times > 2:  # something swallows what we raise
