@@ -211,10 +211,11 @@ def test_of_small_images_the_best_on_most_games_is_recommended(tmp_path: Path) -
     empty = {name: tasks(tmp_path, name, ("dqn",), {}, []) for name in ("classic", "on_policy", "memory")}
     finals = {"dqn": 1.0, "double_dqn": 2.0, "iqn": 3.0}
 
-    def made(*on_cpu: str) -> str:
+    def made(*on_cpu: str, partly: str = "") -> str:
         records = [record for algo, final in finals.items() for record in both(algo, final=final)]
-        for record in records:
-            record.config["device"] = "cpu" if record.algorithm in on_cpu else "cuda"
+        for at, record in enumerate(records):
+            there = record.algorithm in on_cpu or (record.algorithm == partly and at % 2 == 0)
+            record.config["device"] = "cpu" if there else "cuda"
         minatar = tasks(tmp_path, "minatar", tuple(finals), {"reference": "dqn"}, records)
         return choosing_page({**empty, "minatar": minatar, "atari": (load_suite("atari"), ())}, [], Told())
 
@@ -223,6 +224,7 @@ def test_of_small_images_the_best_on_most_games_is_recommended(tmp_path: Path) -
     assert "MinAtar. On one GPU shared by several runs, so wall times are rough; `iqn` on one CPU thread.\n" in text
     assert "MinAtar. On one CPU thread.\n" in made(*finals)
     assert "MinAtar. On one GPU shared by several runs, so wall times are rough.\n" in made()
+    assert "rough; `iqn` on one CPU thread; `dqn` partly on one CPU thread.\n" in made("iqn", partly="dqn")
 
 
 def test_a_variant_is_no_reference_where_the_config_itself_is_planned(tmp_path: Path) -> None:

@@ -216,9 +216,11 @@ def _small_images(minatar: Found, rows: Mapping[str, Sequence[tuple[Task, Row]]]
             f"shown to be better than `{minatar.tasks[0][0].reference}` on every game: {', '.join(better)}"
         )
         answer = ("small images", _linked(rows, [chosen]), because)
-    on_cpu = [title for title in rows if all(record.config.get("device") == "cpu" for _, row in rows[title] for record in row.records)]
+    devices = {title: {record.config.get("device") == "cpu" for _, row in rows[title] for record in row.records} for title in rows}
+    on_cpu, on_both = ([title for title in rows if devices[title] == kinds] for kinds in ({True}, {True, False}))
     places = ["one GPU shared by several runs, so wall times are rough"] if len(on_cpu) < len(rows) else []
     places += [f"{', '.join(on_cpu)} on one CPU thread" if places else "one CPU thread"] if on_cpu else []
+    places += [f"{', '.join(on_both)} partly on one CPU thread"] if on_both else []
     return Section("Small images", f"MinAtar. On {'; '.join(places)}.\n\n{_grid(minatar.tasks, statistics)}", answer)
 
 
