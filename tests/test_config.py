@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import os
 import pickle
 import re
@@ -166,6 +167,7 @@ def test_copies_keep_their_settings() -> None:
 
 def test_callable_environments_are_marked() -> None:
     env_id = callable_env_id(test_defaults)
+    assert callable_env_id(functools.partial(functools.partial(test_defaults, 1), 2)) == env_id  # a run is named by what it calls
     assert env_id == "callable:test_defaults"
     assert TrainConfig(**{**BASE, "env_id": env_id}).env_is_callable
     assert not TrainConfig(**BASE).env_is_callable

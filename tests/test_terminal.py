@@ -96,6 +96,14 @@ def test_plain_lines_fit_80_columns(tmp_path: Path, kind: dict[str, Any]) -> Non
     assert lines and all(re.fullmatch(r"step [\d,]+/120  .*\d+:\d\d left", line) and len(line) <= 80 for line in lines)
 
 
+@pytest.mark.parametrize(("chosen", "told"), [({}, True), ({"torso": "minatar"}, False)], ids=["auto", "as configured"])
+def test_a_torso_that_the_images_size_chose_is_told(tmp_path: Path, chosen: dict[str, Any], told: bool) -> None:
+    console = Console(file=io.StringIO(), width=80, force_terminal=False)
+    config = smoke_config(tmp_path, env_id="MinAtar/Breakout-v1", total_timesteps=20, algo_kwargs=chosen)
+    workflows.train(config.replace(eval_max_steps=5, eval_interval=0), callbacks=[Progress(console)])
+    assert any(line.startswith("torso: minatar (") for line in written(console)) == told
+
+
 def test_a_suite_says_how_many_runs_and_how_long() -> None:
     console = terminal(80)
     plan: Any = type("Plan", (), {"name": "dqn__cartpole__seed1", "config": type("C", (), {"total_timesteps": 50_000})})

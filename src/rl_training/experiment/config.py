@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -249,6 +250,8 @@ def _unknown_key(algo: object) -> Callable[[str], str]:
 
 def callable_env_id(make_env: Callable[..., Any]) -> str:
     """The `env_id` of a run whose environment is made by a callable."""
+    while isinstance(make_env, functools.partial):
+        make_env = make_env.func
     return _CALLABLE + getattr(make_env, "__qualname__", type(make_env).__qualname__)
 
 

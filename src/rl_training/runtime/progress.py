@@ -48,6 +48,9 @@ class Progress(Callback):
         steps = f"{run.total:,} steps" if run.clock.env_steps == 0 else f"steps {run.clock.env_steps:,} to {run.total:,}"
         device = run.parts.notes.get("device", config.device)
         self._console.print(f"{config.algo} on {config.env_id}, seed {config.seed}, {steps} on {device}", highlight=False)
+        torso = run.parts.notes.get("torso", "")  # the images' size may decide it, and it decides how fast the run is
+        if torso and "as configured" not in torso:
+            self._console.print(f"torso: {torso}", highlight=False)
         self._console.print(f"run directory: {run.directory.path}", highlight=False, soft_wrap=True)
         self._since, self._first = time.perf_counter(), run.clock.env_steps
         if can_redraw(self._console):
