@@ -218,8 +218,9 @@ class ReplayableEpisodes(gym.Wrapper[Any, Any, Any, Any]):
             else:
                 with np.errstate(over="ignore", invalid="ignore"):  # what float32 cannot hold becomes infinite, which the adapter sees
                     array = np.asarray(obs, self._dtype)
-        except FAILURES as error:  # text, or lists of unequal lengths
-            raise self._failure(error) from error
+        except FAILURES as error:  # None, text, or lists of unequal lengths
+            what = f"that is no array of numbers ({one_line(error)})"
+            raise RunError(f"environment {self._env_index} gave an observation {what}, in {self._when}") from error
         if array.shape != self._shape:
             raise RunError(f"environment {self._env_index} gave an observation of shape {array.shape}, not {self._shape}, in {self._when}")
         if array is not obs and array.dtype.kind in "biu" and (given := np.asarray(obs)).dtype.kind in "iuf" and (given != array).any():
