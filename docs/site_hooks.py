@@ -37,6 +37,7 @@ PAGES = (
     ("Environments and episode ends", "environments.md"),
     ("Pixels", "pixels.md"),
     ("Atari", "atari.md"),
+    ("Atari compared", "atari-compared.md"),
     ("Action masks", "action_masks.md"),
     ("Callbacks and trackers", "callbacks.md"),
     ("Many machines", "distributed.md"),

@@ -239,7 +239,7 @@ register_algorithm(
     paper="arXiv:2411.03820",
     fixed={"head": "implicit", "dueling": True, "noisy": True, "munchausen": True, "prioritized": True},
     # As Agent.py and main.py of VIPTankz/BeyondTheRainbowICML (commit 0e08f8b) have them, in environment steps of 4 frames; their schedules
-    # run over 50M steps. docs/atari.md lists where we differ.
+    # run over 50M steps. docs/atari-compared.md lists where we differ.
     defaults={
         "n_step": 3,
         "gamma": 0.997,

@@ -1,6 +1,6 @@
 """The protocols of Atari experiments, by name. Results compare only within one, so a run says which parts its preset resolved to.
 
-docs/atari.md has the table with its sources, and where ours departs from them.
+docs/atari.md has the table with its sources.
 """
 
 from __future__ import annotations
