@@ -4,8 +4,8 @@ Both do the same work: preset `sb3` (its `AtariWrapper`: 84 × 84 in grey, frame
 Nature network, batch 32, an update for every four environment steps, the target copied every 8,000, ε of 0.01 throughout
 (Stable-Baselines3 asks no network where it acts at random), images stored as bytes and once (`optimize_memory_usage`).
 Stable-Baselines3 runs as its users have it: `make_atari_env`, its games in one process (`dummy:8`) or in one each (`subproc:8`); its best
-is what counts. `train_freq` counts steps of the whole vector there, so `gradient_steps` makes up for it. Ours runs its shipped config on
-ALE's own vector environment. Each measurement is a process of its own, and begins after `--warmup` updates.
+is what counts. `train_freq` counts steps of the whole vector there, so `gradient_steps` makes up for it. Ours runs its shipped config,
+with Nature's padding, on ALE's own vector environment. Each measurement is a process of its own, and begins after `--warmup` updates.
 
     python -m benchmarks.atari_peer --rounds 2 --json atari_peer.json
     python -m benchmarks.atari_peer --device cpu --num-envs 8 --seconds 15 --replay 5000 --json benchmarks/results/atari_cpu.json
@@ -28,6 +28,7 @@ def train_ours(options: argparse.Namespace, compile: str) -> dict[str, Any]:
     from benchmarks.atari_gpu import loop
 
     kwargs = {"train_frequency": EVERY, "target_update_interval": TARGET, "batch_size": BATCH, "learning_rate": RATE, "epsilon": EPSILON}
+    kwargs["torso_padding"] = "valid"  # Nature's own 3,136 features, as Stable-Baselines3 has; the shipped config has Dopamine's 7,744
     given = argparse.Namespace(**vars(options), compile=compile, precision="auto")
     return loop("dqn", given, {"env_kwargs": {"preset": "sb3"}, "threads": options.threads, "algo_kwargs": kwargs})
 
