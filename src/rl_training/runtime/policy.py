@@ -12,6 +12,7 @@ from rl_training.envs.images import ImageForm
 from rl_training.envs.masks import MaskError, allows_some, choice_sizes, read_masks
 from rl_training.envs.spaces import first_action
 from rl_training.errors import UserError
+from rl_training.experiment.explain import shown
 from rl_training.models.actor_critic import ActorCritic
 from rl_training.models.heads import NO_DRAWS
 from rl_training.models.network import CoreState, Network, reads_previous
@@ -170,13 +171,13 @@ class Policy:
             actions, rewards = given
             actions, rewards = (np.broadcast_to(part, starts.shape) for part in (np.asarray(actions, "i8"), np.asarray(rewards, "f4")))
         except (TypeError, ValueError):
-            raise UserError(f"previous must be (actions, rewards) for each of {len(starts)} observations, got {one_line(given)}") from None
+            raise UserError(f"previous must be (actions, rewards) for each of {len(starts)} observations, got {shown(given)}") from None
         counted, number = actions - self.first_action, self.spaces["num_actions"]
         if not (starts | ((counted >= 0) & (counted < number))).all():  # one below the first would read as none at all
             last = self.first_action + number - 1
-            raise UserError(f"previous must have actions from {self.first_action} to {last}, got {one_line(given)}")
+            raise UserError(f"previous must have actions from {self.first_action} to {last}, got {shown(given)}")
         if not (starts | np.isfinite(rewards)).all():
-            raise UserError(f"previous must have finite rewards, got {one_line(given)}")
+            raise UserError(f"previous must have finite rewards, got {shown(given)}")
         led = np.where(starts, NO_ACTION, counted), np.where(starts, np.float32(0), rewards)
         return (Previous(*(torch.from_numpy(part).to(self._device) for part in led)),)
 
@@ -191,17 +192,12 @@ class Policy:
         return state
 
 
-def one_line(value: Any) -> str:
-    """The beginning of what was given; an array's own text has several lines."""
-    return f"{' '.join(repr(value).split()):.60}"
-
-
 def _starts(episode_start: Any, batch_size: int) -> Array:
     starts = np.zeros(batch_size, bool)
     try:
         starts |= np.asarray(False if episode_start is None else episode_start, bool)
     except (TypeError, ValueError):
-        given = one_line(episode_start)
+        given = shown(episode_start)
         raise UserError(f"episode_start must be true or false for each of {batch_size} observations, got {given}") from None
     return starts
 
@@ -235,13 +231,13 @@ def read_observation(value: Any, shape: tuple[int, ...], dtype: str, *, batch: b
     try:
         array = value if ready else np.asarray(value, np.float64)
     except (TypeError, ValueError):
-        raise UserError(f"must be a list of numbers of shape {shape}{several}, got {one_line(value)}") from None
+        raise UserError(f"must be a list of numbers of shape {shape}{several}, got {shown(value)}") from None
     if array.shape != shape and not (batch and array.shape[1:] == shape):
         raise UserError(f"must have shape {shape}{several}, got {array.shape}")
     with np.errstate(over="ignore", invalid="ignore"):
         read: Array = array if ready else array.astype(dtype)
     if not np.isfinite(array).all() or not np.isfinite(read).all():
-        raise UserError(f"must be finite numbers, got {one_line(value)}")
+        raise UserError(f"must be finite numbers, got {shown(value)}")
     if not np.issubdtype(read.dtype, np.floating) and not np.array_equal(read, array):
-        raise UserError(f"must be whole numbers that {dtype} can hold, got {one_line(value)}")
+        raise UserError(f"must be whole numbers that {dtype} can hold, got {shown(value)}")
     return read
