@@ -201,6 +201,16 @@ def test_a_second_signal_is_not_held_back() -> None:
     assert interrupted.value.signum == signal.SIGTERM and not library.started
 
 
+def test_a_signal_sent_twice_at_once_is_held_back_as_one() -> None:
+    """`timeout` signals its child and then the whole group."""
+    done = False
+    with pytest.raises(Interrupted) as interrupted, listening() as signals, held_back():
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
+        done = True
+    assert done and not signals.came_twice and interrupted.value.signum == signal.SIGTERM
+
+
 def test_handlers_are_as_before_when_nothing_was_held_back() -> None:
     before = {signum: signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
     set_handler = signal.signal

@@ -31,6 +31,20 @@ class Asked(KeyboardInterrupt):
     """Leave at once. No Exception: whatever runs just then would take it for a failure of its own."""
 
 
+class _Requests:
+    """Which signals are requests of their own, and which the same one sent twice."""
+
+    def __init__(self) -> None:
+        self._at: dict[int, float] = {}
+
+    def is_new(self, signum: int) -> bool:
+        last, now = self._at.get(signum), time.monotonic()
+        if last is not None and now - last < ONE_REQUEST:
+            return False
+        self._at[signum] = now
+        return True
+
+
 class Signals:
     """What has come so far."""
 
@@ -38,13 +52,14 @@ class Signals:
         self.signum: int | None = None
         """The first signal, or None."""
         self._times, self._noting = 0, 0
-        self._counted_at: dict[int, float] = {}
+        self._requests = _Requests()
 
     def __call__(self, signum: int, frame: FrameType | None) -> None:
-        last, now = self._counted_at.get(signum), time.monotonic()
-        if last is not None and now - last < ONE_REQUEST:
-            return
-        self._counted_at[signum] = now
+        if self._requests.is_new(signum):
+            self.count(signum)
+
+    def count(self, signum: int) -> None:
+        """One more request."""
         self.signum = signum if self.signum is None else self.signum
         self._times += 1
         if self._times > 2:  # something swallows what we raise
@@ -111,14 +126,20 @@ def held_back() -> Iterator[None]:
     set_handler = signal.signal
     handlers: dict[int, Any] = {signum: signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM)}
     waiting: list[int] = []
+    requests = _Requests()
 
     def tell() -> None:
         for signum, handler in handlers.items():
             set_handler(signum, handler)
         for signum in waiting:
-            signal.raise_signal(signum)
+            if isinstance(handlers[signum], Signals):  # told in one go, though they came one after the other
+                handlers[signum].count(signum)
+            else:
+                signal.raise_signal(signum)
 
     def hold(signum: int, frame: FrameType | None) -> None:
+        if not requests.is_new(signum):
+            return
         waiting.append(signum)
         if len(waiting) > 1:
             tell()
