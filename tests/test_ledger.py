@@ -241,7 +241,8 @@ def test_a_dry_run_says_what_is_there_what_is_missing_and_what_cannot_be_run(
     assert main(["ledger", "atari", "--results", str(tmp_path), "--dry-run"]) == 0
     out = capsys.readouterr().out
     assert "  qr_dqn__atari_pong: there: seed 2; to do: seeds 1, 3 (1,000,000 steps each)\n" in out
-    assert "  btr__atari_pong: to do: seed 1 (5,000,000 steps each)\n" in out
+    assert "  btr__atari_pong: to do: seeds 1, 2 (5,000,000 steps each)\n" in out
+    assert "  r2d2__atari_boxing_plain: to do: seed 1 (1,000,000 steps)\n" in out
     assert out.count("cannot be run here: environments ALE/… need the package ale-py: pip install 'rl-training[atari]'") == 1
 
 
@@ -294,7 +295,7 @@ def test_a_record_of_another_config_is_named_and_kept(
     out = capsys.readouterr().out
     assert "4 done, 0 to do" in out and "dqn__chain__seed1 was made with another algo_kwargs.gamma, total_timesteps" in out
     assert main(["ledger", str(suite_file), "--results", str(results), "--redo", "--dry-run"]) == 0
-    assert "dqn__chain: there: seed 2; to do: seed 1 (200 steps each)" in capsys.readouterr().out
+    assert "dqn__chain: there: seed 2; to do: seed 1 (200 steps)" in capsys.readouterr().out
 
 
 def test_a_setting_that_a_record_does_not_know_had_its_default(plans: list[Plan], tmp_path: Path) -> None:

@@ -71,7 +71,8 @@ def what_is_there(groups: Iterable[Group], to_do: Sequence[Plan]) -> Iterator[st
         left = [plan.config.seed for plan in group.plans if plan.name in waiting]
         done = [plan.config.seed for plan in group.plans if plan.name not in waiting]
         parts = [f"there: {_seeds(done)}"] if done else []
-        parts += [f"to do: {_seeds(left)} ({group.plans[0].config.total_timesteps:,} steps each)"] if left else []
+        steps = f"{group.plans[0].config.total_timesteps:,} steps{' each' if len(left) > 1 else ''}"
+        parts += [f"to do: {_seeds(left)} ({steps})"] if left else []
         yield f"{group.name}: {'; '.join(parts)}"
 
 
