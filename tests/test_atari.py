@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from command_line import Cli
 from rl_training.data import NStepAccumulator
 from rl_training.envs.atari.game import RECENT, AtariGame
 from rl_training.envs.atari.native import NativeAtari
@@ -274,6 +275,13 @@ def test_a_game_is_drawn_whole_and_in_colour() -> None:
     assert screen.shape == (210, 160, 3) and len({tuple(pixel) for pixel in screen.reshape(-1, 3)}) > 2
     with pytest.raises(UserError, match="Atari games render as human or rgb_array"):
         make_envs("ALE/Pong-v5", num_envs=1, seed=0, env_kwargs={"render_mode": "ansi"})
+
+
+def test_what_evaluations_single_games_refuse_is_said_before_a_native_run_begins(cli: Cli) -> None:
+    """ALE's vector environment draws nothing, so it would take any render mode."""
+    small = ("--total-timesteps", "8", "--num-envs", "2", "--set", "algo_kwargs.buffer_capacity=100", "--set", "eval_max_steps=1")
+    line = cli.refused("train", "--config", "dqn/atari_pong", *small, "--set", "env_kwargs.render_mode=ansi")
+    assert line == "error: vectorization: native: evaluation's environment: Atari games render as human or rgb_array, not 'ansi'"
 
 
 def test_an_episode_is_truncated_after_max_steps() -> None:

@@ -31,7 +31,7 @@ def test_evaluations_play_in_the_other_environment(tmp_path: Path) -> None:
     [
         ({"wrappers": [{"keep": {"indices": [0, 2]}}]}, "eval_env_kwargs: evaluation has obs_shape [2], and training [4]"),
         ({"wrappers": ["normalize_observation"]}, "eval_env_kwargs: evaluation has normalized True, and training False"),
-        ({"no_such_keyword": 1}, "environment CartPole-v1 cannot be made with env_kwargs {'no_such_keyword': 1}"),
+        ({"no_such_keyword": 1}, "eval_env_kwargs: evaluation's environment: environment CartPole-v1 cannot be made with env_kwargs"),
         ({"wrappers": ["nothing"]}, "nothing"),
         (3, "eval_env_kwargs must be a mapping, got 3"),
     ],

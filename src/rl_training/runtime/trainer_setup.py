@@ -183,12 +183,16 @@ def with_torso(config: TrainConfig, spaces: Mapping[str, Any]) -> tuple[TrainCon
 
 
 def _require_same_evaluation(config: TrainConfig, source: EnvSource, envs: VectorEnvs) -> None:
-    """Raises ConfigError where evaluation's environment is not one that the training's network can act in."""
-    own = eval_envs(config, source, statistics=envs.statistics)(1)
+    """Raises ConfigError where evaluation's environment cannot be made, or is not one that the training's network can act in."""
+    said_by = "eval_env_kwargs" if config.eval_env_kwargs else "vectorization: native"
+    try:
+        own = eval_envs(config, source, statistics=envs.statistics)(1)
+    except UserError as error:
+        raise ConfigError(f"{said_by}: evaluation's environment: {error}") from error
     own.close()
     ours, theirs = ({**describe_spaces(each), "normalized": each.observation_normalizer is not None} for each in (envs, own))
     if other := [f"{key} {theirs[key]}, and training {ours[key]}" for key in ours.keys() & theirs.keys() if theirs[key] != ours[key]]:
-        raise ConfigError(f"eval_env_kwargs: evaluation has {other[0]}")
+        raise ConfigError(f"{said_by}: evaluation has {other[0]}")
 
 
 def planned_updates(config: TrainConfig) -> int | None:
@@ -214,7 +218,7 @@ def prepare(config: TrainConfig, env: EnvSource | None) -> Setup:
         require_row_spaces(config, envs)
         spaces = describe_spaces(envs)
         config, torso = with_torso(config, spaces)
-        if config.eval_env_kwargs:
+        if config.eval_env_kwargs or config.vectorization == "native":  # whose evaluations play single environments
             _require_same_evaluation(config, source, envs)
         network = build_network(config, spaces, seeds.network, trains=True)
         found = resolve(
