@@ -58,6 +58,9 @@ def test_train_eval_and_resume(cli: Cli, here: Path) -> None:
     resumed = cli("resume", "--checkpoint", str(run / "checkpoints" / "latest"), "--total-timesteps", "150", "--quiet")
     assert resumed.code == 0, resumed.err
     assert resumed.out.strip().endswith(f"{run.name}/checkpoints/step_150")
+    # as a shell completes the path: not a copy, which would go on in a new run inside of this one's checkpoints
+    resumed = cli("resume", "--checkpoint", f"{run / 'checkpoints'}/", "--total-timesteps", "160", "--quiet")
+    assert resumed.out.strip().endswith(f"{run.name}/checkpoints/step_160") and list((here / "runs").iterdir()) == [run]
     assert [entry.name for entry in (here / "runs").iterdir()] == [run.name]
 
 
