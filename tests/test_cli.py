@@ -252,6 +252,8 @@ def test_bad_files(cli: Cli, text: str, message: str) -> None:
         (["predict", "--checkpoint", ".", "--input", "small.yaml", "[0]"], "error: --input and observations as arguments: give one"),
         (["doctor", "--seconds", "-1"], "error: Invalid value for '--seconds'"),
         (["--import", "no_such_module_here", "algos"], "error: --import no_such_module_here: No module named 'no_such_module_here'"),
+        (["--import", ".", "algos"], "error: --import .: cannot be imported: TypeError"),
+        (["--import", "", "algos"], "error: --import : cannot be imported: ValueError: Empty module name"),
     ],
 )
 def test_bad_commands(cli: Cli, arguments: Sequence[str], message: str) -> None:
