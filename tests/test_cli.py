@@ -58,6 +58,9 @@ def test_train_eval_and_resume(cli: Cli, here: Path) -> None:
     resumed = cli("resume", "--checkpoint", str(run / "checkpoints" / "latest"), "--total-timesteps", "150", "--quiet")
     assert resumed.code == 0, resumed.err
     assert resumed.out.strip().endswith(f"{run.name}/checkpoints/step_150")
+    # as a shell completes the path: not a copy, which would go on in a new run inside of this one's checkpoints
+    resumed = cli("resume", "--checkpoint", f"{run / 'checkpoints'}/", "--total-timesteps", "160", "--quiet")
+    assert resumed.out.strip().endswith(f"{run.name}/checkpoints/step_160") and list((here / "runs").iterdir()) == [run]
     assert [entry.name for entry in (here / "runs").iterdir()] == [run.name]
 
 
@@ -249,6 +252,8 @@ def test_bad_files(cli: Cli, text: str, message: str) -> None:
         (["predict", "--checkpoint", ".", "--input", "small.yaml", "[0]"], "error: --input and observations as arguments: give one"),
         (["doctor", "--seconds", "-1"], "error: Invalid value for '--seconds'"),
         (["--import", "no_such_module_here", "algos"], "error: --import no_such_module_here: No module named 'no_such_module_here'"),
+        (["--import", ".", "algos"], "error: --import .: cannot be imported: TypeError"),
+        (["--import", "", "algos"], "error: --import : cannot be imported: ValueError: Empty module name"),
     ],
 )
 def test_bad_commands(cli: Cli, arguments: Sequence[str], message: str) -> None:

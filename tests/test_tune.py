@@ -235,6 +235,8 @@ def test_the_best_config_holds_what_the_ratio_decided() -> None:
         ([], {"spice": {}}, "spice is not a key of a space"),
         ([], [1], "space.yaml: must hold"),
         (["-o", "none/best.yaml"], SPACE, "there is no folder none"),
+        (["-o", "."], SPACE, ".: is a folder, not a file to write"),
+        (["--study", "."], SPACE, ".: is a folder, not a file to write"),
         (["--total-timesteps", "0"], SPACE, "total_timesteps must be >= 1"),
     ],
 )

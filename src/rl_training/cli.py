@@ -95,6 +95,10 @@ def _import(module: str) -> None:
         importlib.import_module(module)
     except ImportError as error:
         raise UserError(f"--import {module}: {error}") from None
+    except (Exception, SystemExit) as error:  # a module may raise anything, and `.` is no name of one
+        from rl_training.envs.episodes import one_line
+
+        raise UserError(f"--import {module}: cannot be imported: {one_line(error)}") from error
 
 
 def _show_warning(

@@ -105,6 +105,9 @@ def _parse_entry(entry: Any) -> WrapperCall:
     missing = [needed_name for needed_name in needed if needed_name not in arguments]
     if missing:
         raise UserError(f"env_kwargs.wrappers: {name} needs {', '.join(missing)}")
+    if name in _ADAPTER:  # made where a run has begun: too late to refuse
+        for argument, value in arguments.items():
+            _check_number(name, argument, value)
     return WrapperCall(name, dict(arguments))
 
 
@@ -183,6 +186,14 @@ class _AppendActionReward(gym.Wrapper[Any, Any, Any, Any]):
         longer = np.zeros(self._size + self._actions + 1, np.float32)
         longer[: self._size] = obs
         return longer
+
+
+def _check_number(name: str, argument: str, value: object) -> None:
+    """What the normalisers take: `gamma` from 0 to 1, `clip` and `eps` above 0 (a NaN is neither)."""
+    number = value if isinstance(value, int | float) and not isinstance(value, bool) else float("nan")
+    if not (0 <= number <= 1 if argument == "gamma" else number > 0):
+        wanted = "from 0 to 1" if argument == "gamma" else "above 0"
+        raise UserError(f"env_kwargs.wrappers: {name}: {argument} must be a number {wanted}, not {value!r:.60}")
 
 
 def _is_whole(value: object, least: int) -> bool:

@@ -155,6 +155,8 @@ class _Found:
         # A process killed while it replaced a checkpoint can leave `latest` pointing at nothing: the newest whole one is next best.
         steps = steps_in(store)
         self.checkpoint = linked(store, "latest") or (store / f"step_{steps[-1]}" if steps else None)
+        if self.run is None and self.checkpoint is not None:  # a run's `checkpoints/` was given: it means the run, as what is in it does
+            self.run = run_of(self.checkpoint)
 
 
 def find_run(path: str | Path) -> Path | None:

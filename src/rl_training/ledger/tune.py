@@ -207,6 +207,8 @@ def tune(
     for path in (study_file, output):
         if not path.parent.is_dir():
             raise UserError(f"{path}: there is no folder {path.parent}")
+        if path.is_dir():
+            raise UserError(f"{path}: is a folder, not a file to write")
     study = _open(study_file, search)
     together = max(1, jobs // len(search.seeds))
     while (done := _count(study)) < trials:
