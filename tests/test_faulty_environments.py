@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,8 @@ import numpy as np
 import pytest
 
 from command_line import Cli
-from rl_training.envs.episodes import ReplayableEpisodes, one_line
-from rl_training.errors import RunError
+from rl_training.envs.episodes import ReplayableEpisodes
+from rl_training.errors import RunError, one_line
 from rl_training.experiment.checkpointing import open_checkpoint
 
 MODULE = """
@@ -80,6 +81,11 @@ gym.register("Faulty-v0", Faulty, disable_env_checker=True)
 """
 
 
+def place(line: str, after: str = "") -> str:
+    """Where the module has this line: the first one behind `after`."""
+    return f"(faulty_env.py, line {1 + MODULE.count(chr(10), 0, MODULE.index(line, MODULE.index(after)))})"
+
+
 @pytest.fixture
 def faulty(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Cli:
     Path("faulty_env.py").write_text(MODULE)
@@ -97,11 +103,18 @@ def arguments(fault: str, *more: str) -> list[str]:
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        ("made: OSError", "environment Faulty-v0 cannot be made with env_kwargs {'fault': 'made: OSError'}: OSError: no device"),
+        (
+            "made: OSError",
+            "environment Faulty-v0 cannot be made with env_kwargs {'fault': 'made: OSError'}: OSError: no device "
+            + place('raise OSError("no device")'),
+        ),
         ("made: exit", "SystemExit: 3"),
         ("no action space", "environment Faulty-v0 has no action_space"),
-        ("reset: RuntimeError", "environment 0 raised RuntimeError: no level in the reset of its episode 0"),
-        ("reset: exit", "environment 0 raised SystemExit: 0 in the reset of its episode 0"),
+        (
+            "reset: RuntimeError",
+            f"environment 0 raised RuntimeError: no level {place('raise Runtime')} in the reset of its episode 0",
+        ),
+        ("reset: exit", f"environment 0 raised SystemExit: 0 {place('sys.exit(0)')} in the reset of its episode 0"),
         ("reset: shape", "environment 0 gave an observation of shape (1,), not (4,), in the reset of its episode 0"),
         ("reset: only an observation", "episode 0: reset must take seed= and options= and return (obs, info)"),
         ("reset: no seed", "'seed' in the reset of its episode 0: reset must take seed= and options= and return (obs, info)"),
@@ -117,8 +130,8 @@ def test_what_cannot_begin_is_refused(faulty: Cli, vectorization: str, fault: st
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        ("step: exit", "environment 0 raised SystemExit: 0 in step 1 of its episode 7"),
-        ("later reset: exit", "environment 0 raised SystemExit: 0 in the reset of its episode 8"),
+        ("step: exit", f"environment 0 raised SystemExit: 0 {place('sys.exit(0)', after='def step')} in step 1 of its episode 7"),
+        ("later reset: exit", f"environment 0 raised SystemExit: 0 {place('sys.exit(0)')} in the reset of its episode 8"),
         ("step: shape", "environment 0 gave an observation of shape (1,), not (4,), in step 1 of its episode 7"),
         ("end: shape", "environment 0 gave an observation of shape (1,), not (4,), in step 10 of its episode 7"),
         ("step: 1e39", "environment 0 gave an observation that is not finite at its step 71"),
@@ -188,11 +201,29 @@ def test_an_error_without_a_message_is_its_type_alone() -> None:
     assert one_line(ValueError("no\nlevel")) == "ValueError: no level"
 
 
+def test_an_error_names_the_innermost_line_that_is_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not NumPy's line, nor Python's, which tell a user nothing of where to look."""
+
+    def fails() -> None:
+        np.stack([])  # the line that is named
+
+    with pytest.raises(ValueError, match="at least one array") as numpys:
+        fails()
+    with pytest.raises(ValueError, match="Expecting value") as pythons:
+        json.loads("")
+    here, first = Path(__file__), fails.__code__.co_firstlineno
+    monkeypatch.chdir(here.parent)
+    assert one_line(numpys.value) == f"ValueError: need at least one array to stack ({here.name}, line {first + 1})"
+    monkeypatch.chdir("/")
+    assert f"({here.relative_to('/')}, line " in one_line(pythons.value)
+
+
 @pytest.mark.filterwarnings("always:environment")
 def test_an_environment_that_cannot_close_loses_nothing(faulty: Cli) -> None:
     outcome = faulty(*arguments("close"))
     assert outcome.code == 0, outcome.err
-    assert set(outcome.err.splitlines()) == {f"warning: environment {i} raised RuntimeError: cannot close in close()" for i in (0, 1)}
+    error = f"RuntimeError: cannot close {place('raise RuntimeError(', after='def close')}"
+    assert set(outcome.err.splitlines()) == {f"warning: environment {i} raised {error} in close()" for i in (0, 1)}
     assert open_checkpoint(Path(outcome.out.strip())).step == 120
 
 

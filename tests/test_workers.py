@@ -48,7 +48,7 @@ class Fails(gym.Env[Any, Any]):
     [
         ("exit", r"the process of environment 1 \(exit code 3\) ended by itself"),
         ("killed", r"the process of environment 1 \(exit code -9\) ended by itself"),
-        ("sys.exit", r"environment 1 raised SystemExit: 3 in step 1 of its episode 0"),
+        ("sys.exit", r"environment 1 raised SystemExit: 3 \(.*test_workers\.py, line \d+\) in step 1 of its episode 0"),
     ],
 )
 def test_a_worker_that_dies_is_named(fault: str, message: str) -> None:

@@ -28,7 +28,7 @@ from rl_training.commands.measuring import ledger, report, tune
 from rl_training.commands.output import say
 from rl_training.commands.policies import evaluate, predict
 from rl_training.commands.train import resume, train
-from rl_training.errors import Interrupted, RunError, UserError
+from rl_training.errors import Interrupted, RunError, UserError, one_line
 from rl_training.interrupts import importing, leave
 from rl_training.runtime import signals
 
@@ -93,12 +93,9 @@ def _import(module: str) -> None:
 
     try:
         importlib.import_module(module)
-    except ImportError as error:
-        raise UserError(f"--import {module}: {error}") from None
     except (Exception, SystemExit) as error:  # a module may raise anything, and `.` is no name of one
-        from rl_training.envs.episodes import one_line
-
-        raise UserError(f"--import {module}: cannot be imported: {one_line(error)}") from error
+        missing = isinstance(error, ModuleNotFoundError) and error.name == module
+        raise UserError(f"--import {module}: {error if missing else f'cannot be imported: {one_line(error)}'}") from error
 
 
 def _show_warning(

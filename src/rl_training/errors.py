@@ -6,6 +6,7 @@ Messages are one line and say what is wrong and where, because they are shown wi
 from __future__ import annotations
 
 import inspect
+import sysconfig
 import warnings
 from functools import partial
 from pathlib import Path
@@ -55,3 +56,22 @@ def warn(text: str, category: type[Warning] = UserWarning) -> None:
             ours = level
         level, frame = level + 1, frame.f_back
     warnings.warn(text, category, stacklevel=ours + 1)
+
+
+def one_line(error: BaseException) -> str:
+    """Type and message, and the line of the user's own code that raised it, for errors that are shown without a traceback."""
+    text = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")  # where there is no message
+    place, trace = "", error.__traceback__
+    while trace is not None:  # the innermost one counts
+        file = Path(trace.tb_frame.f_code.co_filename)
+        if _is_the_users(file):
+            here = Path.cwd()
+            place = f" ({file.relative_to(here) if file.is_relative_to(here) else file}, line {trace.tb_lineno})"
+        trace = trace.tb_next
+    return text + place
+
+
+def _is_the_users(file: Path) -> bool:
+    """Whether a file is neither Python's, nor installed, nor this package's."""
+    theirs = (Path(sysconfig.get_path("stdlib")), Path(__file__).parent)
+    return file.is_absolute() and not {"site-packages", "dist-packages"} & set(file.parts) and not any(map(file.is_relative_to, theirs))

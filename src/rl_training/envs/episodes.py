@@ -27,7 +27,7 @@ import numpy as np
 
 from rl_training.envs.masks import KEY as MASK
 from rl_training.envs.masks import EnvMasks, MaskError
-from rl_training.errors import RunError, warn
+from rl_training.errors import RunError, one_line, warn
 
 if TYPE_CHECKING:
     from rl_training.types import Array, State
@@ -262,8 +262,3 @@ def _raised_by_a_caller(error: BaseException) -> bool:
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     return trace is not None and str(trace.tb_frame.f_globals.get("__name__")).startswith(CALLERS)
-
-
-def one_line(error: BaseException) -> str:
-    """Type and message, for errors that are shown without a traceback."""
-    return " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")  # where there is no message

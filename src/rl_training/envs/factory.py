@@ -21,7 +21,7 @@ from rl_training.envs import chain as _chain  # noqa: F401  (importing it regist
 from rl_training.envs.atari.presets import FRAME_STACK as ATARI_STACK
 from rl_training.envs.atari.source import PREFIX as ATARI_PREFIX
 from rl_training.envs.atari.source import AtariSource, import_ale, todays_name
-from rl_training.envs.episodes import FAILURES, ReplayableEpisodes, one_line
+from rl_training.envs.episodes import FAILURES, ReplayableEpisodes
 from rl_training.envs.images import KEY as IMAGE_CHANNELS
 from rl_training.envs.images import Channels, is_image
 from rl_training.envs.memory import POPGYM_PREFIX, import_popgym  # importing it registers rl_training/TMaze-v0
@@ -34,7 +34,7 @@ from rl_training.envs.stacking import KEY as FRAME_STACK
 from rl_training.envs.vector import VectorEnvs
 from rl_training.envs.workers import WorkerVectorEnv
 from rl_training.envs.wrappers import Wrappers, parse_wrappers
-from rl_training.errors import UserError
+from rl_training.errors import UserError, one_line
 
 __all__ = ["EnvSource", "Vectorization", "find_env", "make_envs", "require_spaces"]
 

@@ -23,7 +23,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from rl_training.envs.checks import UNSUSPICIOUS, Checks
-from rl_training.envs.episodes import FAILURES, episode_seed, one_line
+from rl_training.envs.episodes import FAILURES, episode_seed
 from rl_training.envs.images import Channels, image_form
 from rl_training.envs.lives import Lives
 from rl_training.envs.masks import MaskError, VectorMasks
@@ -32,7 +32,7 @@ from rl_training.envs.restoring import EpisodeKeeper, Restored, Workers
 from rl_training.envs.spaces import as_read, describe_action_space, first_action
 from rl_training.envs.stacking import FrameStacker, require_stack
 from rl_training.envs.tally import Tally
-from rl_training.errors import CheckpointError, RunError, UserError, warn
+from rl_training.errors import CheckpointError, RunError, UserError, one_line, warn
 from rl_training.types import EnvStep, Episode, RawStep, State
 
 if TYPE_CHECKING:

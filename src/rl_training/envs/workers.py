@@ -18,8 +18,8 @@ import gymnasium as gym
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from gymnasium.vector.async_vector_env import AsyncState, _async_worker
 
-from rl_training.envs.episodes import FAILURES, one_line
-from rl_training.errors import RunError, UserError
+from rl_training.envs.episodes import FAILURES
+from rl_training.errors import RunError, UserError, one_line
 
 PATIENCE = 10.0
 """Seconds that environments have to close."""

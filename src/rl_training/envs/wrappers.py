@@ -17,12 +17,12 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from rl_training.envs.episodes import FAILURES, one_line
+from rl_training.envs.episodes import FAILURES
 from rl_training.envs.images import is_image
 from rl_training.envs.masks import KEY as MASK
 from rl_training.envs.normalize import ObservationNormalizer, RewardNormalizer
 from rl_training.envs.stacking import KEY as FRAME_STACK
-from rl_training.errors import SpaceError, UserError
+from rl_training.errors import SpaceError, UserError, one_line
 from rl_training.types import Array
 
 AnyEnv: TypeAlias = gym.Env[Any, Any]

@@ -16,9 +16,9 @@ from gymnasium import spaces
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter
 from torch import Tensor, nn
 
-from rl_training.envs.episodes import FAILURES, one_line
+from rl_training.envs.episodes import FAILURES
 from rl_training.envs.wrappers import UNSEEN, WrapperCall, Wrappers
-from rl_training.errors import UserError
+from rl_training.errors import UserError, one_line
 from rl_training.experiment.saved_spaces import Shape
 from rl_training.runtime.observations import WrappedObservations, selected_keys
 from rl_training.types import Array

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple, SupportsFloat
 import gymnasium as gym
 import numpy as np
 
-from rl_training.envs.episodes import one_line
-from rl_training.errors import RunError, UserError
+from rl_training.errors import RunError, UserError, one_line
 
 
 class Rendering(NamedTuple):

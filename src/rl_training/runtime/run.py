@@ -12,8 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NoReturn
 
-from rl_training.envs.episodes import one_line
-from rl_training.errors import Interrupted, RunError, UserError, warn
+from rl_training.errors import Interrupted, RunError, UserError, one_line, warn
 from rl_training.experiment.checkpoint_store import CheckpointStore
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.logging import JsonlSink, Sinks, TensorBoardSink

@@ -12,8 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from rl_training.envs.episodes import one_line
-from rl_training.errors import RunError, UserError
+from rl_training.errors import RunError, UserError, one_line
 from rl_training.experiment.config import TrainConfig
 from rl_training.runtime.signals import held_back
 

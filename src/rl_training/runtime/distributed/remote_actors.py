@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 from rl_training.data.frame_streams import FrameStreams
 from rl_training.data.replay import Replay
 from rl_training.data.storage import as_array
-from rl_training.envs.episodes import one_line
-from rl_training.errors import RunError, UserError, warn
+from rl_training.errors import RunError, UserError, one_line, warn
 from rl_training.models.network import Network
 from rl_training.runtime.distributed.actor_process import ActorPlan, ActorProcess
 from rl_training.runtime.distributed.blocks import BLOCK_SECONDS, BLOCK_STEPS, Facts, Order, facts_of, facts_state

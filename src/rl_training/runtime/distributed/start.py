@@ -14,9 +14,8 @@ from rl_training.data.frame_streams import FrameStreams
 from rl_training.data.replay import Replay
 from rl_training.data.sampled_ring import SampledBuffer
 from rl_training.data.storage import Field, as_torch_dtype
-from rl_training.envs.episodes import one_line
 from rl_training.envs.factory import find_env, make_envs
-from rl_training.errors import UserError
+from rl_training.errors import UserError, one_line
 from rl_training.experiment.config import TrainConfig
 from rl_training.experiment.settings import RecurrentSettings, ValueSettings
 from rl_training.runtime.actor import ItemMaker
