@@ -135,6 +135,7 @@ def test_environments_with_different_spaces_are_refused() -> None:
         (spaces.MultiDiscrete([2, 3]), ACTIONS, r"MultiDiscrete\(\[2 3\]\).*`flatten`"),
         (spaces.Tuple((ACTIONS, VECTOR)), ACTIONS, "Tuple.*`flatten`"),
         (spaces.Dict(a=VECTOR), ACTIONS, "Dict.*`flatten`"),
+        (spaces.Sequence(VECTOR), ACTIONS, "Sequence.*wrap the environment so that it gives one$"),  # flattened, it is still a Sequence
         (VECTOR, VECTOR, r"dqn cannot act in the action space Box\(shape=\(4,\), float32\): it takes Discrete"),
         (VECTOR, spaces.MultiDiscrete([2, 2]), "MultiDiscrete.*it takes Discrete"),
     ],

@@ -233,6 +233,13 @@ def without(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
     monkeypatch.setitem(sys.modules, package, None)
 
 
+@pytest.mark.parametrize("dry", [["--dry-run"], []])
+def test_results_that_are_a_file_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], dry: list[str]) -> None:
+    (tmp_path / "file").write_text("")
+    assert main(["ledger", "smoke", "--results", str(tmp_path / "file"), *dry]) == 2
+    assert capsys.readouterr().err == f"error: {tmp_path / 'file'}: is no folder of records\n"
+
+
 def test_a_dry_run_says_what_is_there_what_is_missing_and_what_cannot_be_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

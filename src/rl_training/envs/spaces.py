@@ -61,7 +61,8 @@ def _remedy(space: gym.Space[Any], observations: tuple[str, ...], torso: str) ->
         return "use a row that learns from images, or give this one a `network` and `observations` of its own"
     if isinstance(space, spaces.Dict) and "image" in observations and (images := [key for key, part in space.items() if is_image(part)]):
         return f"learn from the image alone (env_kwargs: {{wrappers: [{{select: {{key: {images[0]}}}}}]}})"
-    return _FLATTEN if {"box", "vector"} & set(observations) else "wrap the environment so that it gives one"
+    flattens = space.is_np_flattenable and {"box", "vector"} & set(observations)  # a Sequence or a Graph has no one length
+    return _FLATTEN if flattens else "wrap the environment so that it gives one"
 
 
 def describe_action_space(space: gym.Space[Any]) -> dict[str, Any]:

@@ -46,6 +46,8 @@ class State:
 
 
 def look(plans: Iterable[Plan], results: Path) -> State:
+    if results.exists() and not results.is_dir():
+        raise UserError(f"{results}: is no folder of records")
     done, missing, stale = [], [], {}
     for plan in plans:
         path = results / f"{plan.name}.json"
