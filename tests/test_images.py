@@ -186,7 +186,7 @@ def test_what_was_chosen_is_said(tmp_path: Path) -> None:
     result = train(config(tmp_path, **VALUE), env=Pixels)
     notes = json.loads((result.run_dir / "metadata.json").read_text())
     assert notes["observations"] == "images of 12 × 10, 3 channels (the last axis of (12, 10, 3)), divided by 255 in the network"
-    assert notes["torso"] == "minatar (for images of up to 16 pixels)"
+    assert notes["torso"] == "minatar (the shorter side has up to 16 pixels)"
 
 
 @pytest.mark.parametrize(

@@ -75,10 +75,10 @@ def image_torso(obs_shape: Sequence[int]) -> tuple[str, str]:
     """The torso for images [C, H, W] where none is named, and why."""
     side = min(obs_shape[1:])
     if side >= NATURE_FROM:
-        return "nature", f"for images from {NATURE_FROM} pixels on"
+        return "nature", f"the shorter side has {NATURE_FROM} pixels or more"
     if side > MINATAR_UP_TO:
-        return "impala", f"for images of {MINATAR_UP_TO + 1} to {NATURE_FROM - 1} pixels"
-    return "minatar", f"for images of up to {MINATAR_UP_TO} pixels"
+        return "impala", f"the shorter side has {MINATAR_UP_TO + 1} to {NATURE_FROM - 1} pixels"
+    return "minatar", f"the shorter side has up to {MINATAR_UP_TO} pixels"
 
 
 NATURE_FROM, MINATAR_UP_TO = 64, 16
