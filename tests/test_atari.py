@@ -186,7 +186,7 @@ def test_a_game_is_gymnasiums_atari_preprocessing(game: str, noop_max: int, gray
 
 @pytest.mark.parametrize("game", ["pong", "breakout", "asterix"])
 def test_the_preset_sb3_is_stable_baselines3s_wrapper(game: str) -> None:
-    """Through lost lives, after which its `reset` plays what ours plays in the step. `benchmarks.atari_equality` has more games."""
+    """Through lost lives, after which its `reset` plays what ours plays in the step. `benchmarks.atari_equality sb3` has more games."""
     wrappers = pytest.importorskip("stable_baselines3.common.atari_wrappers")
     pytest.importorskip("cv2")
     import ale_py.env
