@@ -114,7 +114,7 @@ def test_it_recommends_what_the_records_say(tmp_path: Path) -> None:
     assert "[`double_dqn`](algorithms/double_dqn.md)" in answer(text, "vectors") and "`dqn` 1" in answer(text, "vectors")
     assert "[`dqn`](algorithms/dqn.md) | 0.05k steps" in answer(text, "steps are expensive")
     assert "[`ppo`](algorithms/ppo.md) | 2 s to the threshold on A, B" in answer(text, "wall time")
-    assert "[`r2d2`]" in answer(text, "part of the state") and "4 of 4 final policies solve the 2 tasks; `dqn` 0" in text
+    assert "[`r2d2`]" in answer(text, "part of the state") and "4 of 4 final policies solve their task (2 tasks); `dqn` 0 |" in text
     small = answer(text, "small images")
     assert (
         "[`double_dqn`]" in small
@@ -147,7 +147,20 @@ def test_a_task_that_nobody_has_run_yet_decides_nothing(tmp_path: Path) -> None:
     only_a = [record for record in both("r2d2") if "__a__" in record.name]
     memory = tasks(tmp_path, "memory", ("r2d2",), {"solved": 0.9}, only_a)
     text = choosing_page({**empty, "memory": memory, "atari": (load_suite("atari"), ())}, [], Told())
-    assert "2 of 2 final policies solve the 1 task" in answer(text, "part of the state") and "|  | A, ≥ 0.9 |\n" in text
+    assert "2 of 2 final policies solve their task (1 task)" in answer(text, "part of the state") and "|  | A, ≥ 0.9 |\n" in text
+
+
+def test_who_had_fewer_steps_is_said_where_memory_is_judged(tmp_path: Path) -> None:
+    """A row that was run for a tenth of another's steps may solve a task that it "never" solved."""
+    records = [*both("r2d2"), *both("dqn", final=0.0, reached=999)]
+    for record in records:
+        if record.name.startswith("dqn__a"):
+            record.config["total_timesteps"] = 50
+    empty = {name: tasks(tmp_path, name, ("dqn",), {}, []) for name in ("classic", "on_policy", "minatar")}
+    memory = tasks(tmp_path, "memory", ("r2d2", "dqn"), {"solved": 0.9}, records)
+    text = choosing_page({**empty, "memory": memory, "atari": (load_suite("atari"), ())}, [], Told())
+    assert "4 of 4 final policies solve their task (2 tasks); `dqn` 0 (fewer steps on 1 task) |" in answer(text, "part of the state")
+    assert "| `dqn` | 0 (never in 0.05k steps) | 0 (never) |" in text
 
 
 def test_a_longer_budget_is_said(tmp_path: Path) -> None:

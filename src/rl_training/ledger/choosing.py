@@ -89,7 +89,9 @@ def _link(algorithm: str) -> str:
 
 def _cell(task: Task, row: Row, statistics: Statistics) -> str:
     cost = median_cost(row.records, task.solved)
-    taken = f"{count(cost.steps)} steps, {duration(cost.seconds)}" if math.isfinite(cost.steps) else "never"
+    budgets = " or ".join(map(count, row.other_budgets(task)))
+    never = f"never in {budgets} steps" if budgets else "never"
+    taken = f"{count(cost.steps)} steps, {duration(cost.seconds)}" if math.isfinite(cost.steps) else never
     return f"{number(statistics.iqm(row.scores('final')).point)} ({taken})"
 
 
@@ -180,8 +182,8 @@ def _memory(memory: Found, statistics: Statistics) -> Iterator[Section]:
     judged = {title: [score >= (task.solved or 0) for task, row in found for score in row.scores("final")] for title, found in rows.items()}
     seconds = {title: mean_over_tasks([median_cost(row.records, None).seconds for _, row in found]) for title, found in rows.items()}
     best = min(rows, key=lambda title: (-sum(judged[title]), seconds[title]))
-    because = f"{sum(judged[best])} of {len(judged[best])} final policies solve the {len(memory.tasks)} tasks" + "".join(
-        f"; {title} {sum(judged[title])}" for title in rows if title != best
+    because = f"{sum(judged[best])} of {len(judged[best])} final policies solve their task ({_tasks(len(memory.tasks))})" + "".join(
+        f"; {title} {sum(judged[title])}{_less_training(rows[title], rows[best])}" for title in rows if title != best
     )
     text = (
         "The answer is the algorithm with the most final policies that solve a task; ties go to the shorter wall time. Algorithms without "
@@ -189,6 +191,16 @@ def _memory(memory: Found, statistics: Statistics) -> Iterator[Section]:
     )
     answer = ("part of the state is hidden", _linked(rows, [best]), because)
     yield Section("Partial observability", text + _grid(memory.tasks, statistics), answer)
+
+
+def _less_training(rows: Sequence[tuple[Task, Row]], than: Sequence[tuple[Task, Row]]) -> str:
+    """On how many tasks it had fewer steps: what it did not solve there, it may not have had the time for."""
+    fewer = sum(row.longest < other.longest for (_, row), (_, other) in zip(rows, than, strict=True))
+    return f" (fewer steps on {_tasks(fewer)})" if fewer else ""
+
+
+def _tasks(many: int) -> str:
+    return f"{many} task{'s'[: many != 1]}"
 
 
 def _images(minatar: Found, atari: Tasks, statistics: Statistics) -> Iterator[Section]:
