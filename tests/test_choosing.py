@@ -194,7 +194,7 @@ def atari_page(folder: Path, records: list[Record]) -> str:
 
 def test_atari_stands_beside_what_was_published(tmp_path: Path) -> None:
     text = atari_page(tmp_path, [*atari_runs("dqn__atari_pong", -9.0), *atari_runs("qr_dqn__atari_pong", 5.0)])
-    because = "Pong 6.5 after 1M steps: best of 2 algorithms on 1 of 1 games"
+    because = "Pong 6.5 after 1M steps: best of 2 configs on 1 of 1 games"
     assert f"| Atari, a GPU | [`qr_dqn`](algorithms/qr_dqn.md) | {because} |" in text
     assert "| Pong | `dqn` | 1M | −7.5 (2 seeds) | −13.74 (Dopamine: DQN CNN) | 10 min |" in text
 
@@ -210,7 +210,18 @@ def test_of_atari_only_shipped_configs_with_the_most_games_are_recommended(tmp_p
         *atari_runs("qr_dqn__atari_boxing", 20.0),
     ]
     line = answer(atari_page(tmp_path, runs), "Atari")
-    assert "[`iqn`]" in line and "Pong 3.5, Boxing 3.5 after 1M steps: best of 2 algorithms on 2 of 2 games" in line
+    assert "[`iqn`]" in line and "Pong 3.5, Boxing 3.5 after 1M steps: best of 2 configs on 2 of 2 games" in line
+
+
+def test_of_atari_another_config_of_an_algorithm_does_not_lend_it_its_return(tmp_path: Path) -> None:
+    """`iqn` with IMPALA's network has played Pong alone: it is told, and is not what `iqn` on Boxing was."""
+    runs = [record for algo, pong in (("qr_dqn", 2.0), ("iqn", 1.0)) for record in atari_runs(f"{algo}__atari_pong", pong)]
+    runs += [record for algo, boxing in (("qr_dqn", 2.0), ("iqn", 1.0)) for record in atari_runs(f"{algo}__atari_boxing", boxing)]
+    impala = atari_runs("iqn__atari_pong_impala", 9.0)
+    for record in impala:
+        record.config["env_id"] = "ALE/Pong-v5"
+    line = answer(atari_page(tmp_path, [*runs, *impala]), "Atari")
+    assert "[`qr_dqn`]" in line and "best of 2 configs on 2 of 2 games; `iqn` (IMPALA), which has not played them all, 10.5 on Pong" in line
 
 
 def test_of_atari_only_the_same_games_are_compared(tmp_path: Path) -> None:

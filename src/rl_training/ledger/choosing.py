@@ -207,7 +207,7 @@ def _images(minatar: Found, atari: Tasks, statistics: Statistics) -> Iterator[Se
     """Small images, then Atari."""
     if rows := minatar.everywhere:
         yield _small_images(minatar, rows, statistics)
-    beside = [(task, row.variant, line) for task, rows in atari for row in rows for line in lines_beside([row]) if line.ours]
+    beside = [(task, row, line) for task, rows in atari for row in rows for line in lines_beside([row]) if line.ours]
     if beside := [each for each in beside if each[2].published.reference.measure == "training"]:
         yield _atari(beside)
 
@@ -236,36 +236,44 @@ def _small_images(minatar: Found, rows: Mapping[str, Sequence[tuple[Task, Row]]]
     return Section("Small images", f"MinAtar. On {'; '.join(places)}.\n\n{_grid(minatar.tasks, statistics)}", answer)
 
 
-def _atari(beside: Sequence[tuple[Task, bool, Line]]) -> Section:
+def _atari(beside: Sequence[tuple[Task, Row, Line]]) -> Section:
     """By the training return at the end of the budget, which is what can be compared with others."""
     cells, means = [], defaultdict[str, dict[str, float]](dict)
-    for task, variant, line in beside:
+    for task, row, line in beside:
         theirs = f"{number(mean(line.theirs))} ({line.published.title})" if line.theirs else ""
         seconds = median(median_cost([record], None).seconds for record in line.records)
         ours = f"{number(mean(line.ours))} ({_seeds(len(line.ours))})"
         cells.append([task.name, line.label, count(line.step), ours, theirs, duration(seconds)])
-        if not variant and line.step == task.total_timesteps:
-            means[line.records[0].algorithm][task.name] = mean(line.ours)
+        if not row.variant and line.step == task.total_timesteps:
+            means[row.title][task.name] = mean(line.ours)  # two configs of an algorithm, such as iqn's with IMPALA, are two
     text = (
         f"Training returns over the last {WINDOW:,} steps, on one GPU shared by several runs, next to runs that others published under the "
         "same protocol. Theirs play one game at a time and ours 64 (8 where noted), so our returns come from older policies. "
         "[Results](results.md#atari) says by how much, and which differences are more than chance.\n\n"
     )
     table = markdown(["game", "", "steps", "ours", "published", "wall time"], cells)
-    return Section("Atari", text + table, _best_on_atari(means, beside[0][0].total_timesteps))
+    algorithms = {row.title: row.algorithm for _, row, _ in beside}
+    return Section("Atari", text + table, _best_on_atari(means, algorithms, beside[0][0].total_timesteps))
 
 
-def _best_on_atari(means: Mapping[str, Mapping[str, float]], steps: int) -> Answer | None:
+def _best_on_atari(means: Mapping[str, Mapping[str, float]], algorithms: Mapping[str, str], steps: int) -> Answer | None:
     """Of the configs that have played as many games as any, and the same ones, the one with the highest return on most of them."""
     games = max((played.keys() for played in means.values()), key=len, default=set[str]())
-    compared = {algorithm: played for algorithm, played in means.items() if played.keys() >= games}
+    compared = {title: played for title, played in means.items() if played.keys() >= games}
     if len(compared) < 2:
         return None
-    highest = [max(compared, key=lambda algorithm: compared[algorithm][game]) for game in games]
+    highest = [max(compared, key=lambda title: compared[title][game]) for game in games]
     best = max(compared, key=highest.count)
     reached = ", ".join(f"{game} {number(value)}" for game, value in compared[best].items())
-    because = f"{reached} after {count(steps)} steps: best of {len(compared)} algorithms on {highest.count(best)} of {len(games)} games"
-    return ("Atari, a GPU", _link(best), because)
+    because = f"{reached} after {count(steps)} steps: best of {len(compared)} configs on {highest.count(best)} of {len(games)} games"
+    more = [
+        f"; {title}, which has not played them all, {number(value)} on {game}"
+        for title, played in means.items()
+        if title not in compared
+        for game, value in played.items()
+        if value > compared[best].get(game, math.inf)
+    ]
+    return ("Atari, a GPU", _link(algorithms[best]), because + "".join(more))
 
 
 def _seeds(many: int) -> str:
