@@ -57,7 +57,7 @@ def run(source: str, seed: int) -> dict[str, float]:
 
 def table(results: Mapping[str, Sequence[Mapping[str, float]]]) -> list[str]:
     """As the page quotes them: every seed's return, and the medians of the times."""
-    lines = ["| | return, per seed | mean | `learn`, s | of processor time |", "| --- | --- | ---: | ---: | ---: |"]
+    lines = ["| | return, per seed | mean | `learn`, median s | of processor time |", "| --- | --- | ---: | ---: | ---: |"]
     for name, runs in results.items():
         returns = [each["return"] for each in runs]
         times = [statistics.median(each[key] for each in runs) for key in ("seconds", "cpu_seconds")]

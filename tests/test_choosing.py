@@ -114,7 +114,7 @@ def test_it_recommends_what_the_records_say(tmp_path: Path) -> None:
     assert "[`double_dqn`](algorithms/double_dqn.md)" in answer(text, "vectors") and "`dqn` 1" in answer(text, "vectors")
     assert "[`dqn`](algorithms/dqn.md) | 0.05k steps" in answer(text, "steps are expensive")
     assert "[`ppo`](algorithms/ppo.md) | 2 s to the threshold on A, B" in answer(text, "wall time")
-    assert "[`r2d2`]" in answer(text, "part of the state") and "4 of 4 final policies solve the 2 tasks; `dqn` 0" in text
+    assert "[`r2d2`]" in answer(text, "part of the state") and "4 of 4 final policies solve their task (2 tasks); `dqn` 0 |" in text
     small = answer(text, "small images")
     assert (
         "[`double_dqn`]" in small
@@ -147,7 +147,20 @@ def test_a_task_that_nobody_has_run_yet_decides_nothing(tmp_path: Path) -> None:
     only_a = [record for record in both("r2d2") if "__a__" in record.name]
     memory = tasks(tmp_path, "memory", ("r2d2",), {"solved": 0.9}, only_a)
     text = choosing_page({**empty, "memory": memory, "atari": (load_suite("atari"), ())}, [], Told())
-    assert "2 of 2 final policies solve the 1 task" in answer(text, "part of the state") and "|  | A, ≥ 0.9 |\n" in text
+    assert "2 of 2 final policies solve their task (1 task)" in answer(text, "part of the state") and "|  | A, ≥ 0.9 |\n" in text
+
+
+def test_who_had_fewer_steps_is_said_where_memory_is_judged(tmp_path: Path) -> None:
+    """A row that was run for a tenth of another's steps may solve a task that it "never" solved."""
+    records = [*both("r2d2"), *both("dqn", final=0.0, reached=999)]
+    for record in records:
+        if record.name.startswith("dqn__a"):
+            record.config["total_timesteps"] = 50
+    empty = {name: tasks(tmp_path, name, ("dqn",), {}, []) for name in ("classic", "on_policy", "minatar")}
+    memory = tasks(tmp_path, "memory", ("r2d2", "dqn"), {"solved": 0.9}, records)
+    text = choosing_page({**empty, "memory": memory, "atari": (load_suite("atari"), ())}, [], Told())
+    assert "4 of 4 final policies solve their task (2 tasks); `dqn` 0 (fewer steps on 1 task) |" in answer(text, "part of the state")
+    assert "| `dqn` | 0 (never in 0.05k steps) | 0 (never) |" in text
 
 
 def test_a_longer_budget_is_said(tmp_path: Path) -> None:
@@ -181,7 +194,7 @@ def atari_page(folder: Path, records: list[Record]) -> str:
 
 def test_atari_stands_beside_what_was_published(tmp_path: Path) -> None:
     text = atari_page(tmp_path, [*atari_runs("dqn__atari_pong", -9.0), *atari_runs("qr_dqn__atari_pong", 5.0)])
-    because = "Pong 6.5 after 1M steps: best of 2 algorithms on 1 of 1 games"
+    because = "Pong 6.5 after 1M steps: best of 2 configs on 1 of 1 games"
     assert f"| Atari, a GPU | [`qr_dqn`](algorithms/qr_dqn.md) | {because} |" in text
     assert "| Pong | `dqn` | 1M | −7.5 (2 seeds) | −13.74 (Dopamine: DQN CNN) | 10 min |" in text
 
@@ -197,7 +210,18 @@ def test_of_atari_only_shipped_configs_with_the_most_games_are_recommended(tmp_p
         *atari_runs("qr_dqn__atari_boxing", 20.0),
     ]
     line = answer(atari_page(tmp_path, runs), "Atari")
-    assert "[`iqn`]" in line and "Pong 3.5, Boxing 3.5 after 1M steps: best of 2 algorithms on 2 of 2 games" in line
+    assert "[`iqn`]" in line and "Pong 3.5, Boxing 3.5 after 1M steps: best of 2 configs on 2 of 2 games" in line
+
+
+def test_of_atari_another_config_of_an_algorithm_does_not_lend_it_its_return(tmp_path: Path) -> None:
+    """`iqn` with IMPALA's network has played Pong alone: it is told, and is not what `iqn` on Boxing was."""
+    runs = [record for algo, pong in (("qr_dqn", 2.0), ("iqn", 1.0)) for record in atari_runs(f"{algo}__atari_pong", pong)]
+    runs += [record for algo, boxing in (("qr_dqn", 2.0), ("iqn", 1.0)) for record in atari_runs(f"{algo}__atari_boxing", boxing)]
+    impala = atari_runs("iqn__atari_pong_impala", 9.0)
+    for record in impala:
+        record.config["env_id"] = "ALE/Pong-v5"
+    line = answer(atari_page(tmp_path, [*runs, *impala]), "Atari")
+    assert "[`qr_dqn`]" in line and "best of 2 configs on 2 of 2 games; `iqn` (IMPALA), which has not played them all, 10.5 on Pong" in line
 
 
 def test_of_atari_only_the_same_games_are_compared(tmp_path: Path) -> None:

@@ -96,6 +96,27 @@ def test_a_cluster_that_does_not_let_us_in_is_refused_in_one_line(
     assert capfd.readouterr().err == "mine"
 
 
+def test_a_ray_that_was_ended_is_asked_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interrupted start closes twice, and Ray starts a new one of its own for whoever calls it after its end."""
+    asked: list[str] = []
+    util = SimpleNamespace(remove_placement_group=lambda places: asked.append("remove"))
+    ray = SimpleNamespace(
+        is_initialized=lambda: False,
+        init=lambda **how: asked.append("init"),
+        shutdown=lambda: asked.append("shutdown"),
+        util=util,
+        _private=SimpleNamespace(worker=SimpleNamespace()),
+    )
+    monkeypatch.setattr(cluster_module, "import_ray", lambda: ray)
+    monkeypatch.setattr(cluster_module.Cluster, "_take_places", lambda self, config: "places")
+    for name in ("RAY_IGNORE_UNHANDLED_ERRORS", "RAY_USAGE_STATS_ENABLED", "RAY_worker_niceness"):
+        monkeypatch.setenv(name, "1")  # put back afterwards
+    cluster = cluster_module.Cluster(config(tmp_path, actors=1), in_flight_bytes=0)
+    cluster.close()
+    cluster.close()
+    assert asked == ["init", "shutdown"]
+
+
 def test_without_ray_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UserError, match=r"pip install 'rl-training\[distributed\]'"):

@@ -366,6 +366,19 @@ def test_nothing_stands_out_of_the_page(browser: Browser, tmp_path: Path, width:
     assert (bright[0] > bright[1]) == (scheme == "light") and abs(bright[0] - bright[1]) > 400
 
 
+def test_a_narrow_window_shows_what_the_runs_returned_and_whole_names(browser: Browser, tmp_path: Path) -> None:
+    write_report([write_fifteen(tmp_path / "runs")], tmp_path / "page.html")
+    browser.show(width=800, height=900, scheme="light")
+    browser.open(tmp_path / "page.html")
+    for table, seen in (("groups", ["best: IQM", "final: IQM ▼"]), ("runs", ["best", "final"])):
+        edge = browser.run(f"document.getElementById('{table}').parentElement.getBoundingClientRect().right")
+        heads = "[head.innerText, head.getBoundingClientRect().right]"
+        right = dict(browser.run(f"[...document.querySelectorAll('#{table} th')].map((head) => {heads})"))
+        assert all(right[name] <= edge for name in seen), (table, edge, right)
+        cut = browser.run(f"[...document.querySelectorAll('#{table} td')].filter((cell) => cell.scrollWidth > cell.clientWidth).length")
+        assert cut == 0  # configs are told apart by the end of their names
+
+
 def test_recorded_videos_stand_beside_their_run(browser: Browser, tmp_path: Path) -> None:
     run = write_run(tmp_path / "runs" / "javascript:a #1", seed=1)
     for name in ("play.mp4", "100%.mp4"):

@@ -200,7 +200,8 @@ def test_what_was_made_otherwise_or_is_not_complete_is_said(tmp_path: Path) -> N
     assert re.search(r"before its config changed in .*`algo_kwargs.gamma`", text)  # the records of these tests have 0.9
     assert "`dqn` with other seeds: seed 9 best 1, final 0.25." in text
     assert "P(better than" not in text  # the reference is not complete
-    assert "(2 of 3 seeds)" in table and "`sb3:dqn`" in table
+    assert "| `dqn` | 1 [0, 2] (300 steps, 2 of 3 seeds) |" in table  # under a head that says 200
+    assert "`sb3:dqn`" in table
 
 
 def test_the_readme_says_what_is_complete_and_nothing_else(tmp_path: Path) -> None:

@@ -194,6 +194,18 @@ def test_a_signal_that_is_held_back_ends_what_comes_after(signum: signal.Signals
     assert library.started and not went_on and library.handled == []
 
 
+def test_a_signal_that_a_library_turns_into_an_interrupt_of_its_own_is_told() -> None:
+    """Ray's `get` raises a plain KeyboardInterrupt where our handler raised: the command ended without a word."""
+    with pytest.raises(Interrupted, match="before anything was changed") as interrupted, listening():
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt from None
+    assert interrupted.value.signum == signal.SIGINT
+    with pytest.raises(KeyboardInterrupt), listening():
+        raise KeyboardInterrupt  # no signal: not ours to tell
+
+
 def test_a_second_signal_is_not_held_back() -> None:
     library = Library()
     with pytest.raises(Interrupted) as interrupted, listening(), held_back():

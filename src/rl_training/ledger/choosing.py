@@ -89,7 +89,9 @@ def _link(algorithm: str) -> str:
 
 def _cell(task: Task, row: Row, statistics: Statistics) -> str:
     cost = median_cost(row.records, task.solved)
-    taken = f"{count(cost.steps)} steps, {duration(cost.seconds)}" if math.isfinite(cost.steps) else "never"
+    budgets = " or ".join(map(count, row.other_budgets(task)))
+    never = f"never in {budgets} steps" if budgets else "never"
+    taken = f"{count(cost.steps)} steps, {duration(cost.seconds)}" if math.isfinite(cost.steps) else never
     return f"{number(statistics.iqm(row.scores('final')).point)} ({taken})"
 
 
@@ -180,8 +182,8 @@ def _memory(memory: Found, statistics: Statistics) -> Iterator[Section]:
     judged = {title: [score >= (task.solved or 0) for task, row in found for score in row.scores("final")] for title, found in rows.items()}
     seconds = {title: mean_over_tasks([median_cost(row.records, None).seconds for _, row in found]) for title, found in rows.items()}
     best = min(rows, key=lambda title: (-sum(judged[title]), seconds[title]))
-    because = f"{sum(judged[best])} of {len(judged[best])} final policies solve the {len(memory.tasks)} tasks" + "".join(
-        f"; {title} {sum(judged[title])}" for title in rows if title != best
+    because = f"{sum(judged[best])} of {len(judged[best])} final policies solve their task ({_tasks(len(memory.tasks))})" + "".join(
+        f"; {title} {sum(judged[title])}{_less_training(rows[title], rows[best])}" for title in rows if title != best
     )
     text = (
         "The answer is the algorithm with the most final policies that solve a task; ties go to the shorter wall time. Algorithms without "
@@ -191,11 +193,21 @@ def _memory(memory: Found, statistics: Statistics) -> Iterator[Section]:
     yield Section("Partial observability", text + _grid(memory.tasks, statistics), answer)
 
 
+def _less_training(rows: Sequence[tuple[Task, Row]], than: Sequence[tuple[Task, Row]]) -> str:
+    """On how many tasks it had fewer steps: what it did not solve there, it may not have had the time for."""
+    fewer = sum(row.longest < other.longest for (_, row), (_, other) in zip(rows, than, strict=True))
+    return f" (fewer steps on {_tasks(fewer)})" if fewer else ""
+
+
+def _tasks(many: int) -> str:
+    return f"{many} task{'s'[: many != 1]}"
+
+
 def _images(minatar: Found, atari: Tasks, statistics: Statistics) -> Iterator[Section]:
     """Small images, then Atari."""
     if rows := minatar.everywhere:
         yield _small_images(minatar, rows, statistics)
-    beside = [(task, row.variant, line) for task, rows in atari for row in rows for line in lines_beside([row]) if line.ours]
+    beside = [(task, row, line) for task, rows in atari for row in rows for line in lines_beside([row]) if line.ours]
     if beside := [each for each in beside if each[2].published.reference.measure == "training"]:
         yield _atari(beside)
 
@@ -224,36 +236,44 @@ def _small_images(minatar: Found, rows: Mapping[str, Sequence[tuple[Task, Row]]]
     return Section("Small images", f"MinAtar. On {'; '.join(places)}.\n\n{_grid(minatar.tasks, statistics)}", answer)
 
 
-def _atari(beside: Sequence[tuple[Task, bool, Line]]) -> Section:
+def _atari(beside: Sequence[tuple[Task, Row, Line]]) -> Section:
     """By the training return at the end of the budget, which is what can be compared with others."""
     cells, means = [], defaultdict[str, dict[str, float]](dict)
-    for task, variant, line in beside:
+    for task, row, line in beside:
         theirs = f"{number(mean(line.theirs))} ({line.published.title})" if line.theirs else ""
         seconds = median(median_cost([record], None).seconds for record in line.records)
         ours = f"{number(mean(line.ours))} ({_seeds(len(line.ours))})"
         cells.append([task.name, line.label, count(line.step), ours, theirs, duration(seconds)])
-        if not variant and line.step == task.total_timesteps:
-            means[line.records[0].algorithm][task.name] = mean(line.ours)
+        if not row.variant and line.step == task.total_timesteps:
+            means[row.title][task.name] = mean(line.ours)  # two configs of an algorithm, such as iqn's with IMPALA, are two
     text = (
         f"Training returns over the last {WINDOW:,} steps, on one GPU shared by several runs, next to runs that others published under the "
         "same protocol. Theirs play one game at a time and ours 64 (8 where noted), so our returns come from older policies. "
         "[Results](results.md#atari) says by how much, and which differences are more than chance.\n\n"
     )
     table = markdown(["game", "", "steps", "ours", "published", "wall time"], cells)
-    return Section("Atari", text + table, _best_on_atari(means, beside[0][0].total_timesteps))
+    algorithms = {row.title: row.algorithm for _, row, _ in beside}
+    return Section("Atari", text + table, _best_on_atari(means, algorithms, beside[0][0].total_timesteps))
 
 
-def _best_on_atari(means: Mapping[str, Mapping[str, float]], steps: int) -> Answer | None:
+def _best_on_atari(means: Mapping[str, Mapping[str, float]], algorithms: Mapping[str, str], steps: int) -> Answer | None:
     """Of the configs that have played as many games as any, and the same ones, the one with the highest return on most of them."""
     games = max((played.keys() for played in means.values()), key=len, default=set[str]())
-    compared = {algorithm: played for algorithm, played in means.items() if played.keys() >= games}
+    compared = {title: played for title, played in means.items() if played.keys() >= games}
     if len(compared) < 2:
         return None
-    highest = [max(compared, key=lambda algorithm: compared[algorithm][game]) for game in games]
+    highest = [max(compared, key=lambda title: compared[title][game]) for game in games]
     best = max(compared, key=highest.count)
     reached = ", ".join(f"{game} {number(value)}" for game, value in compared[best].items())
-    because = f"{reached} after {count(steps)} steps: best of {len(compared)} algorithms on {highest.count(best)} of {len(games)} games"
-    return ("Atari, a GPU", _link(best), because)
+    because = f"{reached} after {count(steps)} steps: best of {len(compared)} configs on {highest.count(best)} of {len(games)} games"
+    more = [
+        f"; {title}, which has not played them all, {number(value)} on {game}"
+        for title, played in means.items()
+        if title not in compared
+        for game, value in played.items()
+        if value > compared[best].get(game, math.inf)
+    ]
+    return ("Atari, a GPU", _link(algorithms[best]), because + "".join(more))
 
 
 def _seeds(many: int) -> str:

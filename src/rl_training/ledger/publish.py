@@ -167,9 +167,8 @@ def _notes(task: Task, row: Row, statistics: Statistics) -> Iterator[str]:
         if below:
             why = _ties(row.records) if means["best"] < anchor <= means["final"] else ""
             yield f"{row.title} is **below its anchor** {number(anchor)}: {', '.join(below)}.{why}"
-    budgets = {record.steps for record in row.records} - {task.total_timesteps}
-    if budgets:
-        yield f"{row.title} was run for {', '.join(f'{steps:,}' for steps in sorted(budgets))} steps, not {task.total_timesteps:,}."
+    if budgets := row.other_budgets(task):
+        yield f"{row.title} was run for {', '.join(f'{steps:,}' for steps in budgets)} steps, not {task.total_timesteps:,}."
     changed = [key for key in row.stale if key != "total_timesteps"]
     if changed:
         yield f"{row.title} was run before its config changed in {', '.join(f'`{key}`' for key in changed)}."
@@ -247,7 +246,7 @@ def overview(suites: Sequence[tuple[Suite, Tasks]], statistics: Statistics) -> s
             continue
         everywhere = set.intersection(*({row.title for row in rows} for _, rows in tasks))
         titles = [title for title in dict.fromkeys(row.title for row in tasks[0][1]) if title in everywhere]
-        cells = [{row.title: _best(row, statistics) for row in rows} for _, rows in tasks]
+        cells = [{row.title: _best(task, row, statistics) for row in rows} for task, rows in tasks]
         table = [[title, *(column.get(title, "") for column in cells)] for title in titles]
         tables.append(
             markdown([suite.name.replace("_", "-"), *[f"{task.name}, {thousands(task.total_timesteps)}" for task, _ in tasks]], table)
@@ -255,6 +254,7 @@ def overview(suites: Sequence[tuple[Suite, Tasks]], statistics: Statistics) -> s
     return "\n\n".join(tables)
 
 
-def _best(row: Row, statistics: Statistics) -> str:
-    remarks = [*row.added, *([] if row.complete else [f"{len(row.records)} of {row.planned} seeds"])]
+def _best(task: Task, row: Row, statistics: Statistics) -> str:
+    remarks = [*row.added, *map(thousands, row.other_budgets(task))]  # the column's head has the task's budget
+    remarks += [] if row.complete else [f"{len(row.records)} of {row.planned} seeds"]
     return estimate(statistics.iqm(row.scores("best"))) + (f" ({', '.join(remarks)})" if remarks else "")

@@ -43,6 +43,15 @@ class Row:
     def scores(self, policy: Policy) -> list[float]:
         return [record.score(policy) for record in self.records]
 
+    @property
+    def longest(self) -> int:
+        """Of its records: the most steps that one was run for."""
+        return max((record.steps for record in self.records), default=0)
+
+    def other_budgets(self, task: Task) -> list[int]:
+        """Steps its records were run for where the task has another number: their returns are of more or less training than the others'."""
+        return sorted({record.steps for record in self.records} - {task.total_timesteps})
+
 
 Tasks: TypeAlias = Sequence[tuple[Task, Sequence[Row]]]
 

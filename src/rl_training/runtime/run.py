@@ -121,7 +121,7 @@ class Run:
                 raise
             warn(f"{one_line(failure)}, while the run was ending", RuntimeWarning)
         kept = f"the last checkpoint is {self.checkpoint_path}" if self.checkpoint_path else "no checkpoint had been saved yet"
-        if isinstance(error, Asked) and self.signals.signum is not None:
+        if isinstance(error, KeyboardInterrupt) and self.signals.signum is not None:  # `Asked`, or what a library has made of it
             how = "asked twice, left at once without saving" if self.signals.came_twice else "interrupted while compiling"
             raise Interrupted(f"{how} ({kept})", signum=self.signals.signum, run_dir=self.directory.path) from None
         if error is None and self.signals.signum is not None:  # it came when the loop had ended

@@ -174,8 +174,9 @@ def listening() -> Iterator[Signals]:
     sys.unraisablehook = _passing_over_asked(hook)
     try:
         yield signals
-    except Asked:
-        assert signals.signum is not None
+    except KeyboardInterrupt:  # `Asked`, or what a library has made of it: Ray's `get` raises one of its own
+        if signals.signum is None:
+            raise
         raise Interrupted("interrupted before anything was changed", signum=signals.signum) from None
     finally:
         _listening = None

@@ -209,7 +209,8 @@ function swatch({ colour, dash }) {
   return made;
 }
 
-// columns: {key, title, number, cell}. Sorts itself when a head is clicked.
+// columns: {key, title, number, long, cell}. Sorts itself when a head is clicked. A long text is broken: cut off, two configs could look
+// alike, and whole it would push the numbers out of a narrow window.
 function sortable(table, columns, rows, state, again) {
   const head = element("tr");
   for (const column of columns) {
@@ -227,7 +228,7 @@ function sortable(table, columns, rows, state, again) {
     const line = element("tr");
     for (const column of columns) {
       const content = column.cell ? column.cell(row) : show(row[column.key]);
-      line.append(element("td", { class: column.number ? "number" : null }, content));
+      line.append(element("td", { class: column.number ? "number" : column.long ? "long" : null }, content));
     }
     body.append(line);
   }
@@ -368,8 +369,8 @@ function start() {
       { key: `${policy}_least`, title: "all seeds", number: true, cell: (group) => between(group[`${policy}_spread`]) },
     ];
     sortable(at("groups"), [
-      { key: "title", title: "config" },
-      { key: "task", title: "task" },
+      { key: "title", title: "config", long: true },
+      { key: "task", title: "task", long: true },
       { key: "seeds", title: "seeds", number: true },
       { key: "steps", title: "steps", number: true },
       ...ofPolicy("best"),
@@ -391,9 +392,9 @@ function start() {
     };
     sortable(at("runs"), [
       { key: "chosen", title: "", cell: choose },
-      { key: "name", title: "run", cell: (run) => element("button", { type: "button", onclick: () => drawDetails(run) }, run.name + (run.videos.length ? " ▶" : "")) },
+      { key: "name", title: "run", long: true, cell: (run) => element("button", { type: "button", onclick: () => drawDetails(run) }, run.name + (run.videos.length ? " ▶" : "")) },
       { key: "algorithm", title: "algorithm" },
-      { key: "task", title: "task" },
+      { key: "task", title: "task", long: true },
       { key: "seed", title: "seed", number: true, cell: (run) => (run.counted ? show(run.seed) : `${show(run.seed)} (again)`) },
       { key: "steps", title: "steps", number: true },
       { key: "best", title: "best", number: true },

@@ -107,7 +107,7 @@ class Cluster:
         if not self._began:
             self.release()
             return
-        self._began = False
+        self._began, self._places = False, None  # closed once more, it would ask a Ray that has ended, and Ray starts another to answer
         with contextlib.suppress(Exception), held_back():
             self.ray.shutdown()  # ends what runs at our places too, and unlike `release` waits for no Ray that a signal has ended
 
