@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from rl_training.errors import ConfigError
 from rl_training.experiment.registry import register_algorithm
 from rl_training.models import Facts
+from rl_training.resources import usable_cores
 from rl_training.runtime import trainer_setup
 from rl_training.runtime.devices import LARGE_MLP, Resources, resolve
 from value_rows import config_of
@@ -41,8 +43,23 @@ def test_threads(monkeypatch: pytest.MonkeyPatch, facts: Facts, threads: str) ->
     assert resolved(facts, device="cpu").threads.value == threads
     assert resolved(facts, device="cpu", threads=5).threads == ("5", "as configured")
     monkeypatch.delenv("OMP_NUM_THREADS")
-    monkeypatch.setattr("os.cpu_count", lambda: 64)
-    assert resolved(facts, device="cpu").threads.value == ("1" if facts is MLP else "8")
+    for cores, most in ((64, "8"), (2, "2")):
+        monkeypatch.setattr("rl_training.runtime.devices.usable_cores", lambda cores=cores: cores)
+        assert resolved(facts, device="cpu").threads.value == ("1" if facts is MLP else most)
+
+
+def test_cores_are_those_this_process_may_use(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Under `taskset`, or in a container with a share of the machine, a thread for each of its cores would wait for the others."""
+    own, above = tmp_path / "above" / "own", tmp_path / "above"
+    own.mkdir(parents=True)
+    monkeypatch.setattr("rl_training.resources._cgroups", lambda: iter((own, above, tmp_path)))
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(6)), raising=False)
+    assert usable_cores() == 6
+    (own / "cpu.max").write_text("max 100000\n")
+    (above / "cpu.max").write_text("450000 100000\n")  # four and a half cores
+    assert usable_cores() == 4
+    (own / "cpu.max").write_text("50000 100000\n")  # half a core is still one thread
+    assert usable_cores() == 1
 
 
 @pytest.mark.parametrize(("facts", "precision"), [(MLP, "float32"), (LARGE, "float32"), (RECURRENT, "tf32"), (IMAGES, "tf32")])

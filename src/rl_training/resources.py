@@ -1,4 +1,4 @@
-"""What the machine has left, so that a buffer that cannot fit is refused before it is allocated.
+"""What of the machine this process may use: memory, so that a buffer that cannot fit is refused before it is allocated, and cores.
 
 Torch is imported only when a CUDA device is asked about.
 """
@@ -6,6 +6,7 @@ Torch is imported only when a CUDA device is asked about.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from rl_training.errors import UserError
@@ -79,16 +80,9 @@ def _available_host() -> int | None:
 
 
 def _available_cgroup() -> int | None:
-    """The tightest memory limit among the control groups (version 2) this process is in, less what they use."""
-    try:
-        path = next(line[3:] for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::"))
-    except (OSError, StopIteration):
-        return None
+    """The tightest memory limit among the control groups this process is in, less what they use."""
     figures = []
-    group = _CGROUP_ROOT / path.strip().lstrip("/")
-    for folder in (group, *group.parents):
-        if folder == _CGROUP_ROOT.parent:
-            break
+    for folder in _cgroups():
         try:
             limit = int((folder / "memory.max").read_text())  # "max" where there is none
             used = int((folder / "memory.current").read_text())
@@ -99,3 +93,28 @@ def _available_cgroup() -> int | None:
             continue
         figures.append(max(0, limit - used + reclaimable))
     return min(figures, default=None)
+
+
+def usable_cores() -> int:
+    """Cores this process may run on: fewer than the machine has under `taskset`, and in a container with a share of them."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    for folder in _cgroups():
+        try:
+            quota, period = map(int, (folder / "cpu.max").read_text().split())  # "max" where there is none
+        except (OSError, ValueError):
+            continue
+        allowed = min(allowed, max(1, quota // period))
+    return allowed
+
+
+def _cgroups() -> Iterator[Path]:
+    """The folders of the control groups (version 2) this process is in, its own first."""
+    try:
+        path = next(line[3:] for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::"))
+    except (OSError, StopIteration):
+        return
+    group = _CGROUP_ROOT / path.strip().lstrip("/")
+    for folder in (group, *group.parents):
+        if folder == _CGROUP_ROOT.parent:
+            return
+        yield folder

@@ -11,6 +11,7 @@ from rl_training.commands.following import after_tuning
 from rl_training.commands.options import CONFIG, TOTAL
 from rl_training.commands.output import show_next
 from rl_training.ledger import RESULTS
+from rl_training.resources import usable_cores
 
 
 def ledger(
@@ -25,12 +26,10 @@ def ledger(
     quiet: bool = typer.Option(False, "--quiet", help="No progress."),
 ) -> None:
     """Run a suite of configs over seeds. Runs that have a record are not repeated."""
-    import os
-
     from rl_training.ledger.commands import run_suite
     from rl_training.ledger.runner import AfterImports
 
-    many, work = jobs or os.cpu_count() or 1, AfterImports(tuple(ctx.obj))
+    many, work = jobs or usable_cores(), AfterImports(tuple(ctx.obj))
     for text in run_suite(suite, results=results, jobs=many, seeds=seeds, device=device, redo=redo, dry=dry, quiet=quiet, work=work):
         typer.echo(text)
 
@@ -61,8 +60,6 @@ def tune(
     quiet: bool = typer.Option(False, "--quiet", help="No progress."),
 ) -> None:
     """Search better settings for a config (extra `tune`)."""
-    import os
-
     from rl_training.ledger.runner import AfterImports
     from rl_training.ledger.tune import make_search
     from rl_training.ledger.tune import tune as run_study
@@ -70,7 +67,7 @@ def tune(
 
     policy: Literal["best", "final"] = "best" if best else "final"
     search = make_search(config, space, seeds=parse_seeds(seeds), total_timesteps=total_timesteps, episodes=episodes, policy=policy)
-    many, work = jobs or os.cpu_count() or 1, AfterImports(tuple(ctx.obj))
+    many, work = jobs or usable_cores(), AfterImports(tuple(ctx.obj))
     for text in run_study(search, study, output, trials=trials, jobs=many, quiet=quiet, work=work):
         typer.echo(text)
     if not quiet:

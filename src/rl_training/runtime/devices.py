@@ -11,6 +11,7 @@ from rl_training.errors import ConfigError
 from rl_training.models.image_torsos import ImageTorso
 from rl_training.models.network import Facts, Network
 from rl_training.models.precision import MixedPrecision
+from rl_training.resources import usable_cores
 from rl_training.runtime.accelerate import resolve_compile
 
 LARGE_MLP = 1_000_000
@@ -103,7 +104,7 @@ def resolve_threads(requested: int | str, facts: Facts) -> Resolved:
     wanted = os.environ.get("OMP_NUM_THREADS", "")
     if wanted.isdecimal() and int(wanted) > 0:
         return Resolved(wanted, "OMP_NUM_THREADS")
-    return Resolved(str(min(os.cpu_count() or 1, 8)), "one per core, at most 8")
+    return Resolved(str(min(usable_cores(), 8)), "one per core, at most 8")
 
 
 def resolve_precision(requested: str, device: str, facts: Facts) -> Resolved:

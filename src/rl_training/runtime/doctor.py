@@ -20,7 +20,7 @@ from rl_training.errors import UserError
 from rl_training.experiment.config import load_config
 from rl_training.experiment.runs import versions
 from rl_training.models.network import Facts
-from rl_training.resources import available_memory, format_bytes
+from rl_training.resources import available_memory, format_bytes, usable_cores
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.devices import resolve_threads
 from rl_training.runtime.run import Run
@@ -61,7 +61,8 @@ def examine(speed_seconds: float) -> Iterator[Line]:
 
 def _machine() -> Iterator[Line]:
     yield Line("machine", "platform", platform.platform().replace("-with-", " with "))
-    yield Line("machine", "CPU cores", str(os.cpu_count()))
+    cores, usable = os.cpu_count(), usable_cores()
+    yield Line("machine", "CPU cores", str(cores) if usable == cores else f"{usable} of {cores}")
     memory = available_memory()
     yield Line("machine", "memory available", "unknown" if memory is None else format_bytes(memory))
     kinds = {"MLPs": Facts(0, recurrent=False, convolutional=False), "recurrent networks": Facts(0, recurrent=True, convolutional=False)}

@@ -17,6 +17,7 @@ from typing import IO, Any, NamedTuple
 
 from rl_training.errors import UserError
 from rl_training.experiment.files import read_json
+from rl_training.resources import usable_cores
 
 MAX_SEEDS = 1_000
 
@@ -62,7 +63,7 @@ def train_side_by_side(
     waiting, running, done = list(commands), dict[int, _Process](), dict[int, SeedRun]()
     environment = {**os.environ}
     # Threads that wait for each other cost far more than they give: share the cores out, unless somebody has already.
-    environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // jobs)))
+    environment.setdefault("OMP_NUM_THREADS", str(max(1, usable_cores() // jobs)))
     with _passing_signals_on(running) as signalled, tempfile.TemporaryDirectory() as folder:
         while running or (waiting and not signalled):
             while waiting and len(running) < jobs and not signalled:
