@@ -116,6 +116,9 @@ def test_algos_configs_version_and_help(cli: Cli, monkeypatch: pytest.MonkeyPatc
     (rainbow,) = (line for line in rows if line.startswith("rainbow_dqn"))
     assert "categorical head, dueling, noisy, double_q, prioritized, n_step >= 2  arXiv:1710.02298" in rainbow
     assert cli("configs", "list") == cli("configs")
+    headings = [line for line in cli("configs").out.splitlines() if line and not line.startswith(" ")]
+    # a game stands once, by its id: two have a Breakout, and Pong is one game in every protocol
+    assert {"ALE/Pong-v5", "ALE/Breakout-v5", "MinAtar/Breakout-v1"} <= set(headings) and not {"Pong", "Breakout"} & set(headings)
     shown = cli("configs", "show", "configs/dqn/cartpole.yaml")
     assert shown.code == 0 and yaml.safe_load(shown.out)["algo"] == "dqn" and str(SHIPPED_CONFIGS) in shown.out
     assert cli("--version") == Outcome(0, f"rl-training {__version__}\n", "")

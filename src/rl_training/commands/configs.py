@@ -15,6 +15,9 @@ from rl_training.errors import UserError
 if TYPE_CHECKING:
     from rl_training.experiment.shipped import Shipped
 
+GAMES = ("ALE/", "MinAtar/")
+"""Ids that say more than the name of their task: Breakout is a game of both."""
+
 configs_app = typer.Typer(rich_markup_mode=None, help="List, show or copy the shipped configs.")
 
 
@@ -42,7 +45,8 @@ def list_configs() -> None:
     tasks = {(each.env_id, str(each.env_kwargs)): known[each.name]["task"] for each in configs if each.name in known}
     by_task: dict[str, list[Shipped]] = {}
     for each in configs:
-        by_task.setdefault(tasks.get((each.env_id, str(each.env_kwargs)), each.env_id), []).append(each)
+        game = each.env_id.startswith(GAMES)
+        by_task.setdefault(each.env_id if game else tasks.get((each.env_id, str(each.env_kwargs)), each.env_id), []).append(each)
     rows: list[tuple[str, ...]] = []
     for task, here in sorted(by_task.items()):
         rows.append((task,))
