@@ -386,6 +386,14 @@ def test_ctrl_c_outside_of_a_run_is_said(cli: Cli, monkeypatch: pytest.MonkeyPat
     assert cli.refused("algos", code=130) == "interrupted"
 
 
+def test_an_interrupt_that_a_library_has_made_of_it_is_said(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any, **__: Any) -> Any:  # as Ray does where it waits: its own handler, its own error
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(workflows, "train", interrupted)
+    assert cli.refused("train", "--config", "small.yaml", "--quiet", code=130) == "interrupted"
+
+
 def test_ctrl_c_again_and_again_while_the_command_is_leaving_changes_nothing(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: Any, **__: Any) -> Any:
         with signals.listening():

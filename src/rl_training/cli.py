@@ -156,7 +156,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     interrupt = _OneInterrupt(to_the_end=argv is None)
     with interrupt.listening():
         code = _run(argv)
-        if interrupt.leaving and code == 130:  # nobody has said so: typer makes an exit code of it
+        if code == 130 and not signals.came():  # nobody has said so: typer makes an exit code of it, ours or one a library has raised
             print("interrupted", file=sys.stderr)
         return code
 
