@@ -183,6 +183,6 @@ def test_the_real_error_is_told_whatever_fails_at_the_end(tmp_path: Path) -> Non
             if run.clock.env_steps == 70:
                 raise RunError("the real one")
 
-    warned = pytest.warns(RuntimeWarning, match="ZeroDivisionError: mine, while the run was ending")
+    warned = pytest.warns(RuntimeWarning, match=r"ZeroDivisionError: mine \(.*test_run\.py, line \d+\), while the run was ending")
     with warned, pytest.raises(RunError, match=r"the real one \(the last checkpoint is .*step_50\)"):
         train(config(tmp_path), callbacks=[Breaks(), FailsAtTheEnd()])
