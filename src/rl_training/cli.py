@@ -155,10 +155,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     signals.forget()
     interrupt = _OneInterrupt(to_the_end=argv is None)
     with interrupt.listening():
-        code = _run(argv)
-        if code == 130 and not signals.came():  # nobody has said so: typer makes an exit code of it, ours or one a library has raised
-            print("interrupted", file=sys.stderr)
-        return code
+        return _run(argv)
 
 
 def _meant(error: Exception, argv: Sequence[str] | None) -> str:
@@ -174,6 +171,7 @@ def _meant(error: Exception, argv: Sequence[str] | None) -> str:
 
 def _run(argv: Sequence[str] | None) -> int:
     imports: list[str] = []  # the modules that `root` was told to import: a context's `obj`
+    told = False
     try:
         command = typer.main.get_command(app)
         with warnings.catch_warnings(), _modules_here():
@@ -188,10 +186,12 @@ def _run(argv: Sequence[str] | None) -> int:
     except Interrupted as error:
         go_on = "" if error.run_dir is None else f"; go on with: {to_go_on(error.run_dir, imports)}"
         say("interrupted", f"{str(error).removeprefix('interrupted ')}{go_on}")
-        code = 128 + error.signum
+        code, told = 128 + error.signum, True
     except RunError as error:
         say("error", error)
         code = 1
     except (typer.Abort, KeyboardInterrupt):
         code = 130
+    if code == 130 and not told:  # typer makes an exit code of an interrupt, be it ours or one that a library has raised
+        print("interrupted", file=sys.stderr)
     return code if isinstance(code, int) else 0
