@@ -83,7 +83,15 @@ def both(algo: str, **more: Any) -> list[Record]:
     return [run(f"{algo}__{task}__seed{seed}", **more) for task in ("a", "b") for seed in (1, 2)]
 
 
-def page(folder: Path, **changed: dict[str, Any]) -> str:
+class Unsure(Told):
+    """No difference over the tasks is more than its interval."""
+
+    def iqm_over_tasks(self, scores: Any) -> Estimate:
+        middle = super().iqm_over_tasks(scores).point
+        return Estimate(middle, middle - 0.6, middle + 0.6)
+
+
+def page(folder: Path, statistics: Statistics | None = None, **changed: dict[str, Any]) -> str:
     """`double_dqn` is the best and slow, `dqn` needs the fewest steps, `ppo` the least time; changed by row."""
     known: dict[str, dict[str, Any]] = {
         "dqn": {"final": 1.0, "reached": 50, "seconds": 40.0},
@@ -102,7 +110,7 @@ def page(folder: Path, **changed: dict[str, Any]) -> str:
         "atari": (load_suite("atari"), ()),
     }
     masked = [run("dqn__taxi__seed1", final=7.0), run("dqn__taxi__unmasked__seed1", final=-9.0, label="unmasked")]
-    return choosing_page(suites, masked, Told())
+    return choosing_page(suites, masked, statistics or Told())
 
 
 def answer(text: str, task: str) -> str:
@@ -133,6 +141,15 @@ def test_it_changes_its_mind_with_the_records(tmp_path: Path) -> None:
     assert "[`dqn`]" in answer(text, "wall time")
     assert "| small images" not in text  # nothing is shown better than the reference
     assert "0 of 4 final policies" in text and "| `r2d2` | 0 (never) | 0 (never) |" in text
+
+
+def test_of_those_that_cannot_be_told_apart_it_names_the_quickest(tmp_path: Path) -> None:
+    # 2 ± .6 and 1 ± .6 overlap. To the threshold: double_dqn 100 s · 100/200 = 50 s, dqn 40 s · 50/200 = 10 s.
+    text = answer(page(tmp_path, Unsure()), "vectors")
+    assert "[`dqn`](algorithms/dqn.md) | IQM" in text
+    assert "1 [0.4, 1.6], the quickest of 2 whose intervals overlap the best's (the others: 2 [1.4, 2.6]) |" in text
+    apart = answer(page(tmp_path, Unsure(), double_dqn={"final": 9.0}), "vectors")
+    assert "[`double_dqn`](algorithms/double_dqn.md)" in apart and "overlap" not in apart and "; `dqn` 1 [0.4, 1.6]" in apart
 
 
 def test_without_records_it_recommends_nothing(tmp_path: Path) -> None:

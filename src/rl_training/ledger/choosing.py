@@ -110,21 +110,33 @@ def _vectors(classic: Found, statistics: Statistics) -> Iterator[Section]:
     if not rows:
         return
     scores = {title: iqm_over_scaled_tasks(found, statistics) for title, found in rows.items()}
+    costs = {title: [median_cost(row.records, task.solved) for task, row in found] for title, found in rows.items()}
+    seconds = {title: mean_over_tasks([cost.seconds for cost in each]) for title, each in costs.items()}
     best = max(scores, key=lambda title: scores[title].point)
-    plain = next((f"; `dqn` {estimate(scores[title])}" for title in scores if title == "`dqn`" != best), "")
-    because = f"IQM of the final policies over {len(classic.tasks)} tasks, scaled so that 1 is solved: {estimate(scores[best])}{plain}"
-    answer = ("vectors, discrete actions", _linked(rows, [best]), because)
+    tied = [title for title in scores if scores[title].high >= scores[best].low]  # the best among them
+    chosen = min(tied, key=seconds.__getitem__)
+    others = sorted((scores[title] for title in tied if title != chosen), key=lambda score: score.point)
+    means = estimate(others[0]) if len(others) == 1 else f"{number(others[0].point)} to {number(others[-1].point)}" if others else ""
+    quickest = f", the quickest of {len(tied)} whose intervals overlap the best's (the others: {means})" if others else ""
+    plain = next((f"; `dqn` {estimate(scores[title])}" for title in scores if title == "`dqn`" and title not in tied), "")
+    over = f"IQM of the final policies over {_tasks(len(classic.tasks))}, scaled so that 1 is solved"
+    answer = ("vectors, discrete actions", _linked(rows, [chosen]), f"{over}: {estimate(scores[chosen])}{quickest}{plain}")
     grid = _grid([(task, [row for row in here if row.title in rows]) for task, here in classic.tasks], statistics)
-    yield Section("Vectors", f"Algorithms that have run every task of the suite `{classic.suite.name}`.\n\n{grid}", answer)
-    costs = {title: mean_over_tasks([median_cost(row.records, task.solved).steps for task, row in found]) for title, found in rows.items()}
-    fewest = cheapest(costs)
-    text = "Steps to the threshold: geometric mean over the tasks of the medians above. Differences within 10% count as ties.\n\n"
-    ordered = sorted(costs, key=costs.__getitem__)
-    table = markdown(
-        ["", "steps"], [[title, count(costs[title]) if math.isfinite(costs[title]) else "one task never solved"] for title in ordered]
+    text = (
+        f"Algorithms that have run every task of the suite `{classic.suite.name}`. The answer is the one with the highest mean over the "
+        "tasks or, if others' intervals overlap its own, the one of them that takes the least wall time to the thresholds (geometric "
+        "mean).\n\n"
     )
-    tied = "; the others listed are within 10%" if len(fewest) > 1 else ""
-    because = f"{count(costs[fewest[0]])} steps to the threshold (geometric mean over the tasks){tied}" if fewest else ""
+    yield Section("Vectors", text + grid, answer)
+    steps = {title: mean_over_tasks([cost.steps for cost in each]) for title, each in costs.items()}
+    fewest = cheapest(steps)
+    text = "Steps to the threshold: geometric mean over the tasks of the medians above. Differences within 10% count as ties.\n\n"
+    ordered = sorted(steps, key=steps.__getitem__)
+    table = markdown(
+        ["", "steps"], [[title, count(steps[title]) if math.isfinite(steps[title]) else "one task never solved"] for title in ordered]
+    )
+    near = "; the others listed are within 10%" if len(fewest) > 1 else ""
+    because = f"{count(steps[fewest[0]])} steps to the threshold (geometric mean over the tasks){near}" if fewest else ""
     yield Section("Few samples", text + table, ("steps are expensive", _linked(rows, fewest), because) if fewest else None)
 
 
