@@ -72,11 +72,15 @@ def test_tf32_is_for_what_cudnn_computes_so_anyway(monkeypatch: pytest.MonkeyPat
         assert resolved(facts, device="cuda", precision=asked).precision == (asked, "as configured")
 
 
-@pytest.mark.parametrize("asked", ["tf32", "bf16"])
-def test_what_only_a_gpu_computes_in_is_refused_on_the_cpu(asked: str) -> None:
-    with pytest.raises(ConfigError, match=f"precision: {asked} is a GPU's; this run computes on cpu: use auto or float32"):
-        resolved(IMAGES, device="cpu", precision=asked)
-    assert resolved(IMAGES, device="cpu", precision="float32").precision == ("float32", "as configured")
+def test_what_the_cpu_does_not_compute_in_is_refused() -> None:
+    for facts in (MLP, RECURRENT, IMAGES):
+        with pytest.raises(ConfigError, match="precision: tf32 is a GPU's; this run computes on cpu: use auto or float32"):
+            resolved(facts, device="cpu", precision="tf32")
+    for facts in (MLP, RECURRENT):
+        with pytest.raises(ConfigError, match="precision: bf16 on the CPU is for convolutions, and this network has none: use auto or float32"):
+            resolved(facts, device="cpu", precision="bf16")
+    for asked in ("float32", "bf16"):
+        assert resolved(IMAGES, device="cpu", precision=asked).precision == (asked, "as configured")
 
 
 def test_a_gpu_without_bfloat16_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

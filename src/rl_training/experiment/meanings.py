@@ -38,7 +38,7 @@ CONFIG = {
     "vectorization": "auto, sync and async resume exactly; with native, unfinished episodes restart.",
     "compile": "Whether updates are compiled; auto: if the run is long enough to pay for it.",
     "threads": "Torch's threads; auto: 1 for MLPs.",
-    "precision": "The precision of a network's passes on a GPU; auto: tf32 for convolutions and recurrent cores, else float32.",
+    "precision": "The precision of a network's passes; auto: tf32 for convolutions and recurrent cores on a GPU, else float32.",
     "replay_device": "Where the replay is: cpu or cuda; auto: on the GPU if it fits.",
     "actors": "Ray processes that act, each with num_envs environments; 0: this process acts, and Ray is not imported.",
     "ray_address": "The Ray cluster that actors run on, host:port or auto; if not given, Ray is started on this machine.",

@@ -109,11 +109,15 @@ def resolve_threads(requested: int | str, facts: Facts) -> Resolved:
 
 def resolve_precision(requested: str, device: str, facts: Facts) -> Resolved:
     """`auto` is TF32 on a GPU for recurrent cores and convolutions: they are cuDNN's, which takes it by torch's default, and the layers
-    around them then may too. bfloat16 is for whoever asks for it."""
+    around them then may too. bfloat16 is for whoever asks for it: on a GPU, or for convolutions on a CPU, whose processor should have
+    instructions for it (AVX-512 BF16, AMX)."""
     on_gpu = device.startswith("cuda")
-    if requested in ("tf32", "bf16") and not on_gpu:
-        raise ConfigError(f"precision: {requested} is a GPU's; this run computes on {device}: use auto or float32 (--set precision=auto)")
-    if requested == "bf16" and not torch.cuda.is_bf16_supported():
+    instead = "use auto or float32 (--set precision=auto)"
+    if not on_gpu and (requested == "tf32" or (requested == "bf16" and device != "cpu")):
+        raise ConfigError(f"precision: {requested} is a GPU's; this run computes on {device}: {instead}")
+    if requested == "bf16" and not on_gpu and not facts.convolutional:
+        raise ConfigError(f"precision: bf16 on the CPU is for convolutions, and this network has none: {instead}")
+    if requested == "bf16" and on_gpu and not torch.cuda.is_bf16_supported():
         raise ConfigError(f"precision: bf16 cannot be had on {torch.cuda.get_device_name(device)}; use auto, tf32 or float32")
     if requested != "auto":
         return Resolved(requested, "as configured")
@@ -123,12 +127,11 @@ def resolve_precision(requested: str, device: str, facts: Facts) -> Resolved:
 
 
 def use_precision(network: Network, precision: str, device: torch.device) -> None:
-    """Make the network's passes on a GPU be computed so; on the CPU there is nothing to choose."""
-    if device.type != "cuda":
-        return
-    torch.set_float32_matmul_precision("highest" if precision == "float32" else "high")
-    torch.backends.cudnn.allow_tf32 = precision != "float32"
-    torch.backends.cudnn.benchmark = network.facts.convolutional  # shapes are always the same: the fastest algorithm is looked for once
+    """Make the network's passes be computed so."""
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("highest" if precision == "float32" else "high")
+        torch.backends.cudnn.allow_tf32 = precision != "float32"
+        torch.backends.cudnn.benchmark = network.facts.convolutional  # shapes are always the same: the fastest algorithm is looked for once
     if precision != "bf16":
         return
     if not isinstance(network, MixedPrecision):
