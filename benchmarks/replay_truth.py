@@ -115,7 +115,7 @@ class Record:
 
 
 class Learned:
-    """Some updates made again by a learner of its own: from the same state and the same batch, without graph, streams and compiled torso."""
+    """Some updates made again by a learner of its own, eagerly: from the same state and the same batch."""
 
     def __init__(self, learner: Any, twin: Any) -> None:
         self._learner, self._twin = learner, twin
@@ -139,7 +139,8 @@ class Learned:
             before, mean = learner._flat.clone(), learner.optimizer.mean.clone()
             with mock.patch.object(learner, "sync_target_if_due"):
                 result = update(updates, global_step)
-            outcome = twin.eager_step({name: value.clone() for name, value in updates.batch_seen.items()}, learner.current_learning_rate(global_step))
+            batch = {name: value.clone() for name, value in updates.batch_seen.items()}
+            outcome = twin.eager_step(batch, learner.current_learning_rate(global_step))
             beta = learner.optimizer.betas[0]
             self._compare("gradient", learner.optimizer.mean - beta * mean, twin.optimizer.mean - beta * mean)
             self._compare("step", learner._flat - before, twin._flat - before)

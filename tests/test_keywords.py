@@ -148,6 +148,20 @@ def test_words_of_learn_are_answered(word: str, said: str, tmp_path: Path) -> No
     assert str(caught.value) == said and not (tmp_path / "runs").exists()
 
 
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("n_eval_episodes", "n_eval_episodes is not a key of evaluate; evaluate(num_episodes=...) plays so many"),
+        ("deterministic", "deterministic is not a key of evaluate; evaluate() is greedy, and predict takes it"),
+        ("num_episode", "num_episode is not a key of evaluate; did you mean num_episodes?"),
+    ],
+)
+def test_words_of_evaluate_are_answered(word: str, said: str) -> None:
+    with pytest.raises(UserError) as caught:
+        DQN("CartPole-v1").evaluate(**{word: True})
+    assert str(caught.value) == said
+
+
 # An agent as it is
 
 

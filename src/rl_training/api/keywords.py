@@ -125,6 +125,9 @@ ELSEWHERE = {
 SAID_OTHERWISE = {
     "policy_kwargs": "the network's keys stand beside the others: hidden_sizes, torso and more",
     "policy": "a row has one kind of network, and hidden_sizes and torso say which",
+    "deterministic": "evaluate() is greedy, and predict takes it",
+    "n_eval_episodes": "evaluate(num_episodes=...) plays so many",
+    "render": "evaluate(record=...) writes a video",
     "verbose": "learn(quiet=False) shows progress",
     "env": "the environment is the first argument: its id, or a callable that makes it",
     "callback": "learn(callbacks=...) takes them",

@@ -224,13 +224,17 @@ class ManagedAlgorithm:
         name = type(self).__name__
         raise UserError(f"{name} is neither pickled nor copied: agent.save(path) writes what it has learned, {name}.load(path) reads it")
 
-    def evaluate(self, num_episodes: int = 20, *, seed: int | None = None, record: str | Path | None = None) -> dict[str, float]:
+    def evaluate(
+        self, num_episodes: int = 20, *, seed: int | None = None, record: str | Path | None = None, **unknown: Any
+    ) -> dict[str, float]:
         """Greedy episodes with what was learned last: a dict with `eval_return_mean`, `eval_return_std`, ...
 
         record: an .mp4 file for them, one after another (extra `video`).
         """
         from rl_training.runtime import workflows
 
+        if unknown:
+            raise UserError(unknown_keyword(next(iter(unknown)), ("num_episodes", "seed", "record"), owner="evaluate"))
         checkpoint = self._trained("evaluate")
         return workflows.evaluate_checkpoint(checkpoint, num_episodes=num_episodes, seed=seed, env=self._env, record=record)
 
