@@ -49,11 +49,13 @@ def atari_config(algo: str, vectorization: str, *, total_timesteps: int, screen_
     return config
 
 
-@pytest.mark.parametrize(("algo", "vectorization"), [("dqn", "sync"), ("rainbow_dqn", "async"), ("r2d2", "auto")])
-def test_a_killed_atari_run_resumes_to_identical_files(algo: str, vectorization: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("algo", "vectorization", "precision"), [("dqn", "sync", "bf16"), ("rainbow_dqn", "async", "auto"), ("r2d2", "auto", "auto")]
+)
+def test_a_killed_atari_run_resumes_to_identical_files(algo: str, vectorization: str, precision: str, tmp_path: Path) -> None:
     """From saved emulators: each game has taken 75 steps at the first checkpoint. 36 pixels are the fewest the network reads."""
     pytest.importorskip("ale_py")
-    config = atari_config(algo, vectorization, total_timesteps=300, screen_size=36)
+    config = atari_config(algo, vectorization, total_timesteps=300, screen_size=36) | {"precision": precision}
     outcome = killed_and_resumed(config, tmp_path, kills=1, seed=0)  # at step 197, between two checkpoints
     assert outcome.differences == (), f"killed at {outcome.kills}"
     assert outcome.kills, "the run was over before the first kill: the test showed nothing"
