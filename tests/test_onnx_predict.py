@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import onnx
 import pytest
@@ -77,6 +78,44 @@ def test_what_led_to_an_observation_comes_along(tmp_path: Path) -> None:
         assert same(found, expected)
     with pytest.raises(UserError, match="observation 2 has no reward"):
         list(predict_onnx(file, [{"obs": A}, {"obs": B}]))
+
+
+class Numbered(gym.Env[Any, Any]):
+    """Shows an element of `space`; one action of two does as well as the other."""
+
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, space: gym.Space[Any]) -> None:
+        self.observation_space = space
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.observation_space.seed(seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return self.observation_space.sample(), 0.0, False, True, {}
+
+
+@pytest.mark.parametrize(
+    ("space", "inside", "outside", "said"),
+    [
+        (gym.spaces.Discrete(3, start=2), [2, 4], [1, 5, -(10**9)], "must be from 2 to 4"),
+        (gym.spaces.MultiDiscrete([2, 3], start=[5, -1]), [[5, -1], [6, 1]], [[5, 2], [4, 0], [1, 5]], "must be from"),
+        (gym.spaces.MultiBinary(2), [[0, 1]], [[0, 2], [-1, 0]], "must be from 0 to 1"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, gym.Space) else "",
+)
+def test_what_no_element_of_the_space_is_gets_no_answer(tmp_path: Path, space: Any, inside: Any, outside: Any, said: str) -> None:
+    """A one-hot vector of it would be all zeros, which no episode ever showed the network."""
+    agent = DQN(lambda: Numbered(space), learning_starts=20, hidden_sizes=[8], env_kwargs={"wrappers": ["flatten"]}, **small(tmp_path))
+    agent.learn(30)
+    policy = OnnxPolicy.load(agent.export(tmp_path / "policy.onnx"))
+    for obs in inside:
+        assert policy.answer(obs)[0]["action"] in (0, 1)
+    for obs in outside:
+        with pytest.raises(UserError, match=said):
+            policy.answer(obs)
 
 
 @pytest.fixture
@@ -151,6 +190,7 @@ FAULTS: dict[str, tuple[Callable[[Any], None], str]] = {
     "observations of a strange kind": (other_metadata("observation", json.dumps([{**PART, "dtype": "object"}])), "cannot be read"),
     "two observations of one name": (other_metadata("observation", json.dumps([PART, PART])), "names the inputs obs, obs"),
     "a huge observation": (other_metadata("observation", json.dumps([{**PART, "shape": [10**8, 10]}])), "elements"),
+    "ranges of no number": (other_metadata("observation", json.dumps([{**PART, "ranges": [[0, 1]] * 3}])), "ranges must be one, or 4"),
     "another input": (other_input, "which are not those of a policy"),
     "other values": (flat_values, "not of the shapes of a policy's"),
 }
@@ -194,6 +234,7 @@ def test_the_example_needs_no_torch(tmp_path: Path) -> None:
 
 
 SCREEN = """
+import gymnasium as gym
 import gymnasium as gym
 import numpy as np
 

@@ -109,7 +109,7 @@ class ActingModule(nn.Module):
     @property
     def described(self) -> list[dict[str, Any]]:
         """What goes into `obs`, as metadata can hold it."""
-        return [part.model_dump(mode="json") for part in self.parts]
+        return [part.model_dump(mode="json", exclude_none=True) for part in self.parts]
 
     def example(self) -> dict[str, Any]:
         """Inputs by name for two observations at an episode's start: a batch of one would be taken for a constant."""

@@ -21,7 +21,7 @@ from rl_training.experiment.state_files import join_state, split_state
 from rl_training.models.distributions import make_distribution
 from rl_training.runtime.answers import Wrap, answers
 from rl_training.runtime.behaviour import allowed_outputs
-from rl_training.runtime.policy import read_action_masks, read_frame, read_observation
+from rl_training.runtime.policy import read_action_masks, read_frame
 from rl_training.types import Array
 
 FORMAT = 2
@@ -137,12 +137,12 @@ class OnnxPolicy:
     def _read(self, obs: Any) -> dict[str, Array]:
         """One observation, as its environment gives it, as a batch of one for each input."""
         if len(self.parts) == 1:
-            return {"obs": read_observation(obs, self.parts[0].shape, self.parts[0].dtype)[None]}
+            return {"obs": self.parts[0].read(obs)[None]}
         found = {}
         for part in self.parts:
             value = part_of(obs, part.entry)
             try:
-                found[part.input] = read_observation(value, part.shape, part.dtype)[None]
+                found[part.input] = part.read(value)[None]
             except UserError as error:
                 raise UserError(f"has an {'.'.join(map(str, ('obs', *part.entry)))} that {error}") from None
         return found

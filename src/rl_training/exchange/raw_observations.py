@@ -6,6 +6,8 @@ the first wrapper that cannot: one that remembers (`frame_stack`), or one of som
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, cast
 
@@ -13,14 +15,16 @@ import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium import spaces
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, model_validator
 from torch import Tensor, nn
+from typing_extensions import Self
 
 from rl_training.envs.episodes import FAILURES
 from rl_training.envs.wrappers import UNSEEN, WrapperCall, Wrappers
 from rl_training.errors import UserError, one_line
-from rl_training.experiment.saved_spaces import Shape
+from rl_training.experiment.saved_spaces import MAX_ELEMENTS, Shape
 from rl_training.runtime.observations import WrappedObservations, selected_keys
+from rl_training.runtime.policy import read_observation
 from rl_training.types import Array
 
 PURE = ("select", "flatten", "keep")
@@ -33,6 +37,7 @@ NUM_OWN = 8
 """Observations of the environment itself that a file is held against, beside those drawn from its space."""
 
 _as_tuple = BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)
+Range: TypeAlias = Annotated[tuple[int, int], _as_tuple]
 
 
 class Part(BaseModel):
@@ -44,11 +49,27 @@ class Part(BaseModel):
     entry: Annotated[tuple[str | int, ...], Field(max_length=16), _as_tuple]  # keys and places, from the outermost Dict or Tuple inwards
     shape: Shape
     dtype: Literal["float32", "uint8", "int64", "bool"]
+    ranges: Annotated[tuple[Range, ...], Field(min_length=1, max_length=MAX_ELEMENTS), _as_tuple] | None = None
+    """Of every number, or one of all: its least and most value where the space has no other (one-hot, any other would be all zeros)."""
+
+    @model_validator(mode="after")
+    def _ranges_fit(self) -> Self:
+        if self.ranges is not None and len(self.ranges) not in (1, math.prod(self.shape)):
+            raise ValueError(f"ranges must be one, or {math.prod(self.shape)}, one for each number")
+        return self
 
     @property
     def name(self) -> str:
         """Within the observation: what torch.export's dict calls it."""
         return self.input.removeprefix("obs.")
+
+    def read(self, value: Any) -> Array:
+        """The array from what anybody gave; UserError where it is none of the space."""
+        array = read_observation(value, self.shape, self.dtype)
+        for number, (least, most) in zip(array.flat, itertools.cycle(self.ranges or ()), strict=False):
+            if not least <= number <= most:
+                raise UserError(f"must be from {least} to {most}, got {number}")
+        return array
 
 
 Parts: TypeAlias = Annotated[tuple[Part, ...], Field(min_length=1, max_length=MAX_PARTS), _as_tuple]
@@ -107,6 +128,7 @@ class RawObservations:
                 entry=(*self._selected, *entry),
                 shape=(*(() if frame_stack == 1 else (frame_stack,)), *(leaf.shape or ())),
                 dtype=_input_dtype(leaf),
+                ranges=_ranges(leaf),
             )
             for (entry, leaf), name in zip(leaves.items(), names, strict=True)
         )
@@ -210,6 +232,17 @@ def _input_dtype(space: gym.Space[Any]) -> Any:
     if kind in (np.uint8, np.bool_):
         return str(kind)
     return "float32" if np.issubdtype(kind, np.floating) else "int64"
+
+
+def _ranges(space: gym.Space[Any]) -> tuple[Range, ...] | None:
+    """None for a Box: environments pass its bounds, and a network reads any number."""
+    if isinstance(space, spaces.MultiBinary):
+        return ((0, 1),)
+    if isinstance(space, spaces.Discrete):
+        return ((int(space.start), int(space.start + space.n) - 1),)
+    if isinstance(space, spaces.MultiDiscrete):
+        return tuple((int(start), int(start + size) - 1) for start, size in zip(np.ravel(space.start), np.ravel(space.nvec), strict=True))
+    return None
 
 
 def _draw(space: gym.Space[Any], rng: np.random.Generator) -> Any:
