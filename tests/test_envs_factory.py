@@ -55,6 +55,21 @@ def test_a_module_before_the_id_is_imported(tmp_path: Path, monkeypatch: pytest.
     assert make_envs("my_mazes_for_test:MyMaze-v0", num_envs=1, seed=0).reset().shape == (1, 3)
 
 
+def test_an_unknown_id_of_a_module_is_held_against_what_it_registers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gymnasium knows a CliffWalking; whoever names a module means one of that module's."""
+    (tmp_path / "my_cliffs_for_test.py").write_text(
+        "import gymnasium\nclass Env(gymnasium.Env): ...\n"
+        "gymnasium.register('mine/CliffWalker-v3', entry_point='my_cliffs_for_test:Env')\ngymnasium.register('Zz-v0', entry_point=Env)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    for name, hint in (("CliffWalkin-v3", "did you mean mine/CliffWalker-v3?"), ("Bicycle-v0", "registers mine/CliffWalker-v3, Zz-v0")):
+        with pytest.raises(UserError) as refusal:
+            make_envs(f"my_cliffs_for_test:{name}", num_envs=1, seed=0)
+        assert hint in str(refusal.value), name
+    with pytest.raises(UserError, match="did you mean CliffWalking-v1"):
+        make_envs("CliffWalkin-v3", num_envs=1, seed=0)
+
+
 def test_env_kwargs_reach_the_environment() -> None:
     envs = cartpole(env_kwargs={"max_episode_steps": 3, "sutton_barto_reward": True})
     envs.reset()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import difflib
 import importlib
+import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -146,8 +147,9 @@ def find_env(env_id: str) -> EnvSpec:
     try:
         return gym.spec(name)
     except Exception as error:  # Gymnasium's own, and others where the name is an odd one
-        near = todays_name(name) or _nearest_env(name)
-        hint = f"; did you mean {near}?" if near else ""
+        own = _registered_by(module) if module else []
+        near = _nearest(name, own) or todays_name(name) or _nearest_env(name)
+        hint = f"; did you mean {near}?" if near else f"; {module} registers {', '.join(own[:5])}" if own else ""
         raise UserError(f"no environment is registered as {name!r}{hint} (`module:Id` imports the module that registers it)") from error
 
 
@@ -155,14 +157,29 @@ def _nearest_env(name: str) -> str | None:
     """The registered environment most like `name`, in the family it names (`ALE/…`): by what stands between that and the version, since
     a family and a version in common are no likeness. Of a family that nobody knows, the Atari game of that name."""
 
-    def bare(each: str) -> str:
-        return each.rpartition("/")[2].partition("-v")[0]
+    family = [each for each in gym.registry if each.rpartition("/")[0] == name.rpartition("/")[0]]
+    return _nearest(name, family) or (None if family else todays_name(_bare(name)))
 
-    family = {bare(each): each for each in gym.registry if each.rpartition("/")[0] == name.rpartition("/")[0]}
-    near = difflib.get_close_matches(bare(name), family, n=1, cutoff=0.6)
-    if near:
-        return family[near[0]]
-    return None if family else todays_name(bare(name))
+
+def _nearest(name: str, ids: Iterable[str]) -> str | None:
+    known = {_bare(each): each for each in ids}
+    near = difflib.get_close_matches(_bare(name), known, n=1, cutoff=0.6)
+    return known[near[0]] if near else None
+
+
+def _bare(env_id: str) -> str:
+    return env_id.rpartition("/")[2].partition("-v")[0]
+
+
+def _registered_by(module: str) -> list[str]:
+    """The environments whose classes are in the package of `module`."""
+    found = []
+    for spec in gym.registry.values():
+        entry = spec.entry_point
+        place = entry if isinstance(entry, str) else getattr(entry, "__module__", "")
+        if re.split("[.:]", place)[0] == module.partition(".")[0]:
+            found.append(spec.id)
+    return found
 
 
 @dataclass(frozen=True)
