@@ -143,11 +143,18 @@ def test_it_changes_its_mind_with_the_records(tmp_path: Path) -> None:
     assert "0 of 4 final policies" in text and "| `r2d2` | 0 (never) | 0 (never) |" in text
 
 
-def test_of_those_that_cannot_be_told_apart_it_names_the_quickest(tmp_path: Path) -> None:
+def test_of_those_that_cannot_be_told_apart_it_names_the_simplest(tmp_path: Path) -> None:
+    """But for those that take more than twice as long as the quickest of them."""
     # 2 ± .6 and 1 ± .6 overlap. To the threshold: double_dqn 100 s · 100/200 = 50 s, dqn 40 s · 50/200 = 10 s.
     text = answer(page(tmp_path, Unsure()), "vectors")
     assert "[`dqn`](algorithms/dqn.md) | IQM" in text
-    assert "1 [0.4, 1.6], the quickest of 2 whose intervals overlap the best's (the others: 2 [1.4, 2.6]) |" in text
+    overlap = "the simplest of 2 whose intervals overlap the best's (the others:"
+    assert f"1 [0.4, 1.6], {overlap} 2 [1.4, 2.6]; over twice as slow: 1 of them) |" in text
+    # dqn 198 s · 50/200 = 49.5 s: as quick; 396 s: 99 s; 404 s: 101 s, more than twice double_dqn's 50 s.
+    for seconds, chosen in ((198.0, "dqn"), (396.0, "dqn"), (404.0, "double_dqn")):
+        text = answer(page(tmp_path, Unsure(), dqn={"seconds": seconds}), "vectors")
+        assert f"[`{chosen}`](algorithms/{chosen}.md) | IQM" in text and overlap in text
+        assert ("over twice as slow" in text) == (chosen == "double_dqn")
     apart = answer(page(tmp_path, Unsure(), double_dqn={"final": 9.0}), "vectors")
     assert "[`double_dqn`](algorithms/double_dqn.md)" in apart and "overlap" not in apart and "; `dqn` 1 [0.4, 1.6]" in apart
 
@@ -176,7 +183,9 @@ def test_who_had_fewer_steps_is_said_where_memory_is_judged(tmp_path: Path) -> N
     empty = {name: tasks(tmp_path, name, ("dqn",), {}, []) for name in ("classic", "on_policy", "minatar")}
     memory = tasks(tmp_path, "memory", ("r2d2", "dqn"), {"solved": 0.9}, records)
     text = choosing_page({**empty, "memory": memory, "atari": (load_suite("atari"), ())}, [], Told())
-    assert "4 of 4 final policies solve their task (2 tasks); `dqn` 0 (fewer steps on 1 task) |" in answer(text, "part of the state")
+    assert "4 of 4 final policies solve their task (2 tasks); `dqn` 0, but after fewer steps on 1 task |" in answer(
+        text, "part of the state"
+    )
     assert "| `dqn` | 0 (never in 0.05k steps) | 0 (never) |" in text
 
 
@@ -211,9 +220,18 @@ def atari_page(folder: Path, records: list[Record]) -> str:
 
 def test_atari_stands_beside_what_was_published(tmp_path: Path) -> None:
     text = atari_page(tmp_path, [*atari_runs("dqn__atari_pong", -9.0), *atari_runs("qr_dqn__atari_pong", 5.0)])
-    because = "Pong 6.5 after 1M steps: best of 2 configs on 1 of 1 games"
+    because = "Pong 6.5 after 1M steps: the highest mean of 2 configs on 1 of 1 games (not tested for chance)"
     assert f"| Atari, a GPU | [`qr_dqn`](algorithms/qr_dqn.md) | {because} |" in text
     assert "| Pong | `dqn` | 1M | −7.5 (2 seeds) | −13.74 (Dopamine: DQN CNN) | 10 min |" in text
+    assert "on one GPU shared by several runs, next to" in text
+
+
+def test_of_atari_what_ran_on_a_cpu_is_named(tmp_path: Path) -> None:
+    slow = atari_runs("qr_dqn__atari_pong", 5.0)
+    for record in slow:
+        record.config["device"] = "cpu"
+    text = atari_page(tmp_path, [*atari_runs("dqn__atari_pong", -9.0), *slow])
+    assert "on one GPU shared by several runs (`qr_dqn` (3-step, prioritized) on Pong: on one CPU thread), next to" in text
 
 
 def test_of_atari_only_shipped_configs_with_the_most_games_are_recommended(tmp_path: Path) -> None:
@@ -227,7 +245,10 @@ def test_of_atari_only_shipped_configs_with_the_most_games_are_recommended(tmp_p
         *atari_runs("qr_dqn__atari_boxing", 20.0),
     ]
     line = answer(atari_page(tmp_path, runs), "Atari")
-    assert "[`iqn`]" in line and "Pong 3.5, Boxing 3.5 after 1M steps: best of 2 configs on 2 of 2 games" in line
+    assert (
+        "[`iqn`]" in line
+        and "Pong 3.5, Boxing 3.5 after 1M steps: the highest mean of 2 configs on 2 of 2 games (not tested for chance)" in line
+    )
 
 
 def test_of_atari_another_config_of_an_algorithm_does_not_lend_it_its_return(tmp_path: Path) -> None:
@@ -238,7 +259,8 @@ def test_of_atari_another_config_of_an_algorithm_does_not_lend_it_its_return(tmp
     for record in impala:
         record.config["env_id"] = "ALE/Pong-v5"
     line = answer(atari_page(tmp_path, [*runs, *impala]), "Atari")
-    assert "[`qr_dqn`]" in line and "best of 2 configs on 2 of 2 games; `iqn` (IMPALA), which has not played them all, 10.5 on Pong" in line
+    assert "[`qr_dqn`]" in line and "the highest mean of 2 configs on 2 of 2 games (not tested for chance); `iqn` (IMPALA)" in line
+    assert "(IMPALA), which has not played them all, 10.5 on Pong" in line
 
 
 def test_of_atari_only_the_same_games_are_compared(tmp_path: Path) -> None:

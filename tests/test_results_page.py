@@ -204,6 +204,17 @@ def test_what_was_made_otherwise_or_is_not_complete_is_said(tmp_path: Path) -> N
     assert "`sb3:dqn`" in table
 
 
+def test_runs_of_uncommitted_changes_stand_beside_their_commit(tmp_path: Path) -> None:
+    records = runs("dqn__chain", 1, 1, 1)
+    for raw, dirty in zip(records, (True, False, False), strict=True):
+        raw["git"] = {"commit": "c" * 40, "dirty": dirty}
+    text, _ = page(tmp_path, records)
+    assert re.findall(r"`c{7}`(.*) \| (\d) \|", text) == [("", "2"), (" + changes", "1")]
+    assert "*+ changes*: files of the working tree" in text
+    clean, _ = page(tmp_path, records[1:])
+    assert "changes*" not in clean
+
+
 def test_the_readme_says_what_is_complete_and_nothing_else(tmp_path: Path) -> None:
     task = {**ledger_runs.SUITE["tasks"][0], "name": "CartPole-v1", "total_timesteps": 50_000}
     (tmp_path / "classic.yaml").write_text(yaml.safe_dump({"seeds": [1, 2, 3], "description": "Mine.", "tasks": [task]}))

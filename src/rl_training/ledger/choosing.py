@@ -10,7 +10,7 @@ from statistics import mean, median
 
 from rl_training.experiment.registry import algorithm_names, get_algorithm_spec
 from rl_training.ledger.beside import Line
-from rl_training.ledger.costs import cheapest, count, duration, mean_over_tasks, median_cost
+from rl_training.ledger.costs import SAME_TIME, cheapest, count, duration, mean_over_tasks, median_cost
 from rl_training.ledger.records import Record
 from rl_training.ledger.rows import Row, Tasks, iqm_over_scaled_tasks, lines_beside, reference_of
 from rl_training.ledger.statistics import Statistics
@@ -114,18 +114,20 @@ def _vectors(classic: Found, statistics: Statistics) -> Iterator[Section]:
     seconds = {title: mean_over_tasks([cost.seconds for cost in each]) for title, each in costs.items()}
     best = max(scores, key=lambda title: scores[title].point)
     tied = [title for title in scores if scores[title].high >= scores[best].low]  # the best among them
-    chosen = min(tied, key=seconds.__getitem__)
+    as_quick = cheapest({title: seconds[title] for title in tied}, near=SAME_TIME) or tied
+    chosen = min(as_quick, key=lambda title: algorithm_names().index(rows[title][0][1].algorithm))
     others = sorted((scores[title] for title in tied if title != chosen), key=lambda score: score.point)
     means = estimate(others[0]) if len(others) == 1 else f"{number(others[0].point)} to {number(others[-1].point)}" if others else ""
-    quickest = f", the quickest of {len(tied)} whose intervals overlap the best's (the others: {means})" if others else ""
+    slower = f"; over twice as slow: {len(tied) - len(as_quick)} of them" if len(as_quick) < len(tied) else ""
+    simplest = f", the simplest of {len(tied)} whose intervals overlap the best's (the others: {means}{slower})" if others else ""
     plain = next((f"; `dqn` {estimate(scores[title])}" for title in scores if title == "`dqn`" and title not in tied), "")
     over = f"IQM of the final policies over {_tasks(len(classic.tasks))}, scaled so that 1 is solved"
-    answer = ("vectors, discrete actions", _linked(rows, [chosen]), f"{over}: {estimate(scores[chosen])}{quickest}{plain}")
+    answer = ("vectors, discrete actions", _linked(rows, [chosen]), f"{over}: {estimate(scores[chosen])}{simplest}{plain}")
     grid = _grid([(task, [row for row in here if row.title in rows]) for task, here in classic.tasks], statistics)
     text = (
         f"Algorithms that have run every task of the suite `{classic.suite.name}`. The answer is the one with the highest mean over the "
-        "tasks or, if others' intervals overlap its own, the one of them that takes the least wall time to the thresholds (geometric "
-        "mean).\n\n"
+        "tasks. If others' intervals overlap its own, it is the simplest of them (the first in the list of algorithms) that takes at most "
+        f"{SAME_TIME:g} times as long as the quickest to the thresholds (geometric mean of wall times).\n\n"
     )
     yield Section("Vectors", text + grid, answer)
     steps = {title: mean_over_tasks([cost.steps for cost in each]) for title, each in costs.items()}
@@ -208,7 +210,7 @@ def _memory(memory: Found, statistics: Statistics) -> Iterator[Section]:
 def _less_training(rows: Sequence[tuple[Task, Row]], than: Sequence[tuple[Task, Row]]) -> str:
     """On how many tasks it had fewer steps: what it did not solve there, it may not have had the time for."""
     fewer = sum(row.longest < other.longest for (_, row), (_, other) in zip(rows, than, strict=True))
-    return f" (fewer steps on {_tasks(fewer)})" if fewer else ""
+    return f", but after fewer steps on {_tasks(fewer)}" if fewer else ""
 
 
 def _tasks(many: int) -> str:
@@ -259,13 +261,18 @@ def _atari(beside: Sequence[tuple[Task, Row, Line]]) -> Section:
         if not row.variant and line.step == task.total_timesteps:
             means[row.title][task.name] = mean(line.ours)  # two configs of an algorithm, such as iqn's with IMPALA, are two
     text = (
-        f"Training returns over the last {WINDOW:,} steps, on one GPU shared by several runs, next to runs that others published under the "
-        "same protocol. Theirs play one game at a time and ours 64 (8 where noted), so our returns come from older policies. "
-        "[Results](results.md#atari) says by how much, and which differences are more than chance.\n\n"
+        f"Training returns over the last {WINDOW:,} steps, {_where(beside)}, next to runs that others published under the "
+        "same protocol. Theirs play one game at a time and ours 64, or as many as noted: the more games, the older the policies that the "
+        "returns come from. [Results](results.md#atari) says by how much, and which differences are more than chance.\n\n"
     )
     table = markdown(["game", "", "steps", "ours", "published", "wall time"], cells)
     algorithms = {row.title: row.algorithm for _, row, _ in beside}
     return Section("Atari", text + table, _best_on_atari(means, algorithms, beside[0][0].total_timesteps))
+
+
+def _where(beside: Sequence[tuple[Task, Row, Line]]) -> str:
+    on_cpu = [f"{line.label} on {task.name}" for task, _, line in beside if line.records[0].config.get("device") == "cpu"]
+    return "on one GPU shared by several runs" + (f" ({'; '.join(on_cpu)}: on one CPU thread)" if on_cpu else "")
 
 
 def _best_on_atari(means: Mapping[str, Mapping[str, float]], algorithms: Mapping[str, str], steps: int) -> Answer | None:
@@ -277,7 +284,8 @@ def _best_on_atari(means: Mapping[str, Mapping[str, float]], algorithms: Mapping
     highest = [max(compared, key=lambda title: compared[title][game]) for game in games]
     best = max(compared, key=highest.count)
     reached = ", ".join(f"{game} {number(value)}" for game, value in compared[best].items())
-    because = f"{reached} after {count(steps)} steps: best of {len(compared)} configs on {highest.count(best)} of {len(games)} games"
+    won = f"the highest mean of {len(compared)} configs on {highest.count(best)} of {len(games)} games (not tested for chance)"
+    because = f"{reached} after {count(steps)} steps: {won}"
     more = [
         f"; {title}, which has not played them all, {number(value)} on {game}"
         for title, played in means.items()

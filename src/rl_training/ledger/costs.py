@@ -10,6 +10,7 @@ from statistics import geometric_mean, median
 from rl_training.ledger.records import Record
 
 NEAR = 1.1  # costs nearer than this are called equal: evaluations come every few thousand steps
+SAME_TIME = 2.0  # and seconds: they are of several machines, more or less busy
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ def mean_over_tasks(costs: Sequence[float]) -> float:
     return geometric_mean(costs) if all(map(math.isfinite, costs)) else math.inf
 
 
-def cheapest(costs: Mapping[str, float]) -> list[str]:
-    """Whose costs are the least, and those as good as equal, cheapest first. Empty where nobody has finite ones."""
-    near = [title for title, cost in costs.items() if math.isfinite(cost) and cost <= NEAR * min(costs.values())]
-    return sorted(near, key=costs.__getitem__)
+def cheapest(costs: Mapping[str, float], near: float = NEAR) -> list[str]:
+    """Whose costs are the least, and those up to `near` times as high, cheapest first. Empty where nobody has finite ones."""
+    found = [title for title, cost in costs.items() if math.isfinite(cost) and cost <= near * min(costs.values())]
+    return sorted(found, key=costs.__getitem__)

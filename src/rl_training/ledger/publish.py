@@ -79,7 +79,8 @@ def results_page(suites: Sequence[tuple[Suite, Tasks]], statistics: Statistics) 
         "- *best* is the best checkpoint by the run's own evaluations, *final* the policy after the last update.\n"
         "- *IQM* is the interquartile mean over seeds, with its 95% stratified bootstrap interval (rliable, arXiv:2108.13264).\n"
         "- *P(better)* is the probability that a run's final policy beats one of the reference's; ties count half. "
-        "*Better* or *worse* appears only if the whole interval lies on one side of ½.\n"
+        "*Better* or *worse* appears only if the whole interval lies on one side of ½. A bootstrap of three seeds is bold: "
+        "three runs that all beat three others do so by chance in one case of ten (two-sided).\n"
         "- *anchor* is a single published run: it shows where we stand, not which is better.\n"
         "- In brackets after an algorithm: what its shipped config adds, such as five-step returns (*5-step*).\n"
     )
@@ -215,11 +216,13 @@ def _provenance(records: Sequence[Record]) -> Iterator[str]:
     for record in records:
         machine = record.raw.get("machine") or {}
         where = f"{machine.get('cpu', 'unknown CPU')}, {machine.get('cores', '?')} cores"
-        places[where, (record.commit or "unknown")[:7]] += 1
-    yield (
-        markdown(["machine", "commit", "runs"], [[where, f"`{commit}`", str(count)] for (where, commit), count in sorted(places.items())])
-        + "\n"
-    )
+        places[where, f"`{(record.commit or 'unknown')[:7]}`{' + changes' * record.uncommitted_changes}"] += 1
+    if any(record.uncommitted_changes for record in records):
+        yield (
+            "*+ changes*: files of the working tree had changes that were not committed, so the commit alone may not give the run. "
+            "Each record has the whole config it ran with.\n"
+        )
+    yield markdown(["machine", "commit", "runs"], [[*place, str(count)] for place, count in sorted(places.items())]) + "\n"
 
 
 def at_a_glance(suites: Sequence[tuple[Suite, Tasks]], statistics: Statistics) -> Iterator[str]:

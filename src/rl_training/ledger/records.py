@@ -98,6 +98,12 @@ class Record:
                 return str(about["commit"])
         return None
 
+    @property
+    def uncommitted_changes(self) -> bool:
+        """Whether the working tree was another than the commit's."""
+        git = self.raw.get("git")
+        return isinstance(git, Mapping) and git.get("dirty") is True
+
 
 def _evaluation(values: Mapping[str, Any]) -> dict[str, float]:
     found = {key: float(value) for key, value in values.items()}
