@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -40,6 +41,7 @@ from rl_training.speed.graphs import GraphedUpdates
 ASK_EVERY = 50  # steps between two eager passes beside the one that acted
 LEARN_EVERY = 100  # updates between two that are made again
 PIECE = 4096  # transitions gathered at once
+NEAR = 0.02  # of the largest Q-value, or of a vector's length: TF32 keeps ten bits, 1e-3, and a pass adds up a few such errors
 
 
 class Record:
@@ -80,8 +82,7 @@ class Record:
             return
         self.asked += 1
         with torch.no_grad():
-            again = self._network(torch.from_numpy(self._obs).to(self._device)).float()
-            again = again.mean(-1) if again.ndim == 3 else again  # over quantiles
+            again = self._network.q_values(torch.from_numpy(self._obs).to(self._device)).float()
         far = (again.cpu().numpy() - outputs) / np.abs(outputs).max().clip(1e-6)
         self.furthest = max(self.furthest, float(np.abs(far).max()))
 
@@ -198,6 +199,7 @@ def compared(options: argparse.Namespace, folder: str) -> dict[str, Any]:
     took = time.perf_counter() - began
     ours, expected = held(parts.replay), record.transitions(settings.n_step, settings.gamma)
     return {
+        "machine": machine(torch.get_num_threads()),
         "config": options.config,
         "num_envs": options.num_envs,
         "steps": sum(map(len, record.games)),
@@ -231,8 +233,23 @@ def main() -> None:
     print(json.dumps(found, indent=1))
     if options.json:
         runs = json.loads(options.json.read_text(encoding="utf-8"))["runs"] if options.json.exists() else []
-        text = json.dumps({"machine": machine(torch.get_num_threads()), "runs": [*runs, found]}, indent=1)
-        options.json.write_text(text + "\n", encoding="utf-8")
+        options.json.write_text(json.dumps({"runs": [*runs, found]}, indent=1) + "\n", encoding="utf-8")
+    sys.exit(verdict(found))
+
+
+def verdict(found: dict[str, Any]) -> str | None:
+    """What is wrong, or was not looked at."""
+    if not found["transitions"] or found["missing"] or found["invented"]:
+        return (
+            f"the replay is not what the games showed: {found['missing']} of {found['transitions']} missing, {found['invented']} invented"
+        )
+    if not found["asked"]:
+        return "no action was held against an eager pass"
+    if not found["learned_again"]:
+        return "no update was made again: only updates in CUDA graphs are"
+    far = {"q": found["furthest_q"], **found["furthest_learned"]}
+    apart = {name: value for name, value in far.items() if value > NEAR}
+    return f"further than {NEAR} from eager code: {apart}" if apart else None
 
 
 if __name__ == "__main__":

@@ -38,6 +38,9 @@ def cartpole(**kwargs: Any) -> Any:
         ("rl_training/TMase-v0", "did you mean rl_training/TMaze-v0"),
         ("nowhere/Nothing-v0", "no environment is registered as 'nowhere/Nothing-v0'"),
         ("not an id!", "no environment is registered"),
+        ("gymnasium:CartPol-v1", r"did you mean CartPole-v1\?"),  # not phys2d/CartPole-v1, which is Gymnasium's as well
+        ("ale_py:PongNoFrameskip-v9", r"did you mean ALE/Pong-v5\?"),
+        ("ale_py:Xylophone-v9", r"registers .* and \d+ more \("),
         ("no_such_module_xyz:CartPole-v1", "module no_such_module_xyz cannot be imported"),
     ],
 )
@@ -59,10 +62,14 @@ def test_an_unknown_id_of_a_module_is_held_against_what_it_registers(tmp_path: P
     """Gymnasium knows a CliffWalking; whoever names a module means one of that module's."""
     (tmp_path / "my_cliffs_for_test.py").write_text(
         "import gymnasium\nclass Env(gymnasium.Env): ...\n"
-        "gymnasium.register('mine/CliffWalker-v3', entry_point='my_cliffs_for_test:Env')\ngymnasium.register('Zz-v0', entry_point=Env)\n"
+        "gymnasium.register('mine/CliffWalker-v3', entry_point='gymnasium.envs.toy_text.cliffwalking:CliffWalkingEnv')\n"
+        "gymnasium.register('Zz-v0', entry_point=Env)\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    for name, hint in (("CliffWalkin-v3", "did you mean mine/CliffWalker-v3?"), ("Bicycle-v0", "registers mine/CliffWalker-v3, Zz-v0")):
+    monkeypatch.setattr(gym.envs.registration, "registry", dict(gym.registry))
+    monkeypatch.setattr(gym, "registry", gym.envs.registration.registry)
+    # Once while the module is imported, once when it has been: then only classes of its own say what it registered.
+    for name, hint in (("CliffWalkin-v3", "did you mean mine/CliffWalker-v3?"), ("Bicycle-v0", "registers Zz-v0 (")):
         with pytest.raises(UserError) as refusal:
             make_envs(f"my_cliffs_for_test:{name}", num_envs=1, seed=0)
         assert hint in str(refusal.value), name

@@ -50,7 +50,8 @@ def atari_config(algo: str, vectorization: str, *, total_timesteps: int, screen_
 
 
 @pytest.mark.parametrize(
-    ("algo", "vectorization", "precision"), [("dqn", "sync", "bf16"), ("rainbow_dqn", "async", "auto"), ("r2d2", "auto", "auto")]
+    ("algo", "vectorization", "precision"),
+    [("dqn", "sync", "auto"), ("dqn", "sync", "bf16"), ("rainbow_dqn", "async", "auto"), ("r2d2", "auto", "auto")],
 )
 def test_a_killed_atari_run_resumes_to_identical_files(algo: str, vectorization: str, precision: str, tmp_path: Path) -> None:
     """From saved emulators: each game has taken 75 steps at the first checkpoint. 36 pixels are the fewest the network reads."""

@@ -151,15 +151,26 @@ def test_words_of_learn_are_answered(word: str, said: str, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("word", "said"),
     [
-        ("n_eval_episodes", "n_eval_episodes is not a key of evaluate; evaluate(num_episodes=...) plays so many"),
-        ("deterministic", "deterministic is not a key of evaluate; evaluate() is greedy, and predict takes it"),
+        ("n_eval_episodes", "n_eval_episodes is not a key of evaluate; num_episodes says how many it plays"),
+        ("deterministic", "deterministic is not a key of evaluate; it is always greedy"),
+        (
+            "env",
+            "env is not a key of evaluate; an agent plays the environment it was trained in; load(path, env=...) gives it the callable",
+        ),
         ("num_episode", "num_episode is not a key of evaluate; did you mean num_episodes?"),
     ],
 )
 def test_words_of_evaluate_are_answered(word: str, said: str) -> None:
     with pytest.raises(UserError) as caught:
         DQN("CartPole-v1").evaluate(**{word: True})
-    assert str(caught.value) == said
+    assert str(caught.value).startswith(said)
+
+
+def test_every_word_of_sb3s_evaluate_policy_is_answered() -> None:
+    theirs = "model env n_eval_episodes deterministic render callback reward_threshold return_episode_rewards warn"
+    for word in theirs.split():
+        with pytest.raises(UserError, match=f"^{word} is not a key of evaluate; (?!did you mean)"):
+            DQN("CartPole-v1").evaluate(**{word: True})
 
 
 # An agent as it is

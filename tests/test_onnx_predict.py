@@ -102,6 +102,7 @@ class Numbered(gym.Env[Any, Any]):
     [
         (gym.spaces.Discrete(3, start=2), [2, 4], [1, 5, -(10**9)], "must be from 2 to 4"),
         (gym.spaces.MultiDiscrete([2, 3], start=[5, -1]), [[5, -1], [6, 1]], [[5, 2], [4, 0], [1, 5]], "must be from"),
+        (gym.spaces.MultiDiscrete([100], start=[156], dtype=np.uint8), [[156], [255]], [[155], [0]], "must be from 156 to 255"),
         (gym.spaces.MultiBinary(2), [[0, 1]], [[0, 2], [-1, 0]], "must be from 0 to 1"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, gym.Space) else "",
@@ -191,6 +192,8 @@ FAULTS: dict[str, tuple[Callable[[Any], None], str]] = {
     "two observations of one name": (other_metadata("observation", json.dumps([PART, PART])), "names the inputs obs, obs"),
     "a huge observation": (other_metadata("observation", json.dumps([{**PART, "shape": [10**8, 10]}])), "elements"),
     "ranges of no number": (other_metadata("observation", json.dumps([{**PART, "ranges": [[0, 1]] * 3}])), "ranges must be one, or 4"),
+    "ranges beyond all numbers": (other_metadata("observation", json.dumps([{**PART, "ranges": [[0, 10**30]]}])), "cannot be read"),
+    "a long list of ranges": (other_metadata("observation", json.dumps([{**PART, "ranges": [[0, 1]] * 200_000}])), "characters"),
     "another input": (other_input, "which are not those of a policy"),
     "other values": (flat_values, "not of the shapes of a policy's"),
 }
@@ -234,7 +237,6 @@ def test_the_example_needs_no_torch(tmp_path: Path) -> None:
 
 
 SCREEN = """
-import gymnasium as gym
 import gymnasium as gym
 import numpy as np
 

@@ -52,11 +52,8 @@ def recurrent_actor_critic() -> MixedPrecision:
 
 
 def in_bfloat16(network: MixedPrecision) -> None:
-    """What `use_precision` does on a GPU."""
-    network.compute_dtype = torch.bfloat16
-    for part in network.modules():
-        if hasattr(part, "input_dtype"):
-            part.input_dtype, part.channels_last = torch.bfloat16, True
+    use_precision(network, "bf16", torch.device("cpu"))  # type: ignore[arg-type]
+    assert network.compute_dtype == torch.bfloat16
 
 
 def passes(network: Any, images: torch.Tensor) -> list[torch.Tensor]:
@@ -127,7 +124,7 @@ def test_gradients_moments_and_target_stay_float32(make: Any) -> None:
 def test_a_run_that_goes_on_elsewhere_computes_as_that_device_does() -> None:
     config = config_of("dqn").replace(device="cuda", precision="bf16", compile=True)
     unmoved: dict[str, Any] = {"total_timesteps": None, "extend_schedule": False, "trackers": None, "schedules": {}, "ray_address": None}
-    with pytest.warns(UserWarning, match="began on cuda and goes on on cpu"):
+    with pytest.warns(UserWarning, match="began on cuda and goes on on cpu: .* usual precision, not in bf16"):
         moved = workflows._moved(config, 0, device="cpu", **unmoved)
     assert (moved.precision, moved.compile) == ("auto", "auto")  # PPO's graphs have nothing to compile on the CPU
     stayed = workflows._moved(config, 0, device="cuda:1", **unmoved)

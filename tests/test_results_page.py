@@ -211,7 +211,12 @@ def test_runs_of_uncommitted_changes_stand_beside_their_commit(tmp_path: Path) -
     text, _ = page(tmp_path, records)
     assert re.findall(r"`c{7}`(.*) \| (\d) \|", text) == [("", "2"), (" + changes", "1")]
     assert "*+ changes*: files of the working tree" in text
-    clean, _ = page(tmp_path, records[1:])
+    for raw in records:  # as older records have it
+        raw |= {"git": {"commit": "c" * 40}, "machine": {**raw.get("machine", {}), "uncommitted_changes": True}}
+    assert "`ccccccc` + changes | 3 |" in page(tmp_path, records)[0]
+    for raw in records:
+        raw |= {"git": {"commit": "c" * 40, "dirty": False}}
+    clean, _ = page(tmp_path, records)
     assert "changes*" not in clean
 
 

@@ -126,7 +126,7 @@ SAID_OTHERWISE = {
     "policy_kwargs": "the network's keys stand beside the others: hidden_sizes, torso and more",
     "policy": "a row has one kind of network, and hidden_sizes and torso say which",
     "deterministic": "evaluate() is greedy, and predict takes it",
-    "n_eval_episodes": "evaluate(num_episodes=...) plays so many",
+    "n_eval_episodes": "eval_episodes says how many a run's own evaluations play, and evaluate(num_episodes=...) those that you ask for",
     "render": "evaluate(record=...) writes a video",
     "verbose": "learn(quiet=False) shows progress",
     "env": "the environment is the first argument: its id, or a callable that makes it",
@@ -137,11 +137,26 @@ SAID_OTHERWISE = {
 }
 """What others ask for by a word that is not the name of anything here."""
 
+OF_EVALUATE = {
+    "n_eval_episodes": "num_episodes says how many it plays",
+    "deterministic": "it is always greedy",
+    "env": "an agent plays the environment it was trained in; load(path, env=...) gives it the callable that makes that",
+    "model": "it is the agent's own method",
+    "render": "record='play.mp4' writes a video",
+    "callback": "the dict it returns says how the episodes went",
+    "return_episode_rewards": "the dict it returns has their mean, deviation, minimum and maximum",
+    "reward_threshold": "compare eval_return_mean of the dict it returns",
+    "verbose": "it prints nothing",
+    "warn": "it warns of nothing that could be switched off",
+}
+"""The same for `evaluate`: SB3's evaluate_policy takes these."""
+
 
 def unknown_keyword(name: str, known: Collection[str], *, owner: str) -> str:
     """What to say of a keyword that `owner` does not take."""
-    if name in SAID_OTHERWISE:
-        return f"{name} is not a key of {owner}; {SAID_OTHERWISE[name]}"
+    said = OF_EVALUATE if owner == "evaluate" else SAID_OTHERWISE
+    if name in said:
+        return f"{name} is not a key of {owner}; {said[name]}"
     if (here := ELSEWHERE.get(name)) in known:
         return f"{name} is not a key of {owner}; here it is {here}"
     return f"{name} is not a key of {owner}{did_you_mean(name, known)}"

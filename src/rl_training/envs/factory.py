@@ -7,7 +7,7 @@ import difflib
 import importlib
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -133,6 +133,7 @@ def _find_source(env: EnvSource | EnvSpec, kwargs: dict[str, Any]) -> tuple[Sour
 def find_env(env_id: str) -> EnvSpec:
     """The registered environment of that name (`Id` or `module:Id`); UserError with the nearest known one where there is none."""
     module, _, name = env_id.rpartition(":")
+    before = set(gym.registry)
     if name.startswith(POPGYM_PREFIX) or module == "popgym":
         import_popgym()
     elif name.startswith(MINATAR_PREFIX) and not module:
@@ -147,18 +148,19 @@ def find_env(env_id: str) -> EnvSpec:
     try:
         return gym.spec(name)
     except Exception as error:  # Gymnasium's own, and others where the name is an odd one
-        own = _registered_by(module) if module else []
-        near = _nearest(name, own) or todays_name(name) or _nearest_env(name)
-        hint = f"; did you mean {near}?" if near else f"; {module} registers {', '.join(own[:5])}" if own else ""
+        own = _registered_by(module, before) if module else []
+        near = todays_name(name) or _nearest_env(name, own) or _nearest(name, own) or (None if own else _nearest_env(name))
+        listed = ", ".join(own[:5]) + (f" and {len(own) - 5} more" if len(own) > 5 else "")
+        hint = f"; did you mean {near}?" if near else f"; {module} registers {listed}" if own else ""
         raise UserError(f"no environment is registered as {name!r}{hint} (`module:Id` imports the module that registers it)") from error
 
 
-def _nearest_env(name: str) -> str | None:
-    """The registered environment most like `name`, in the family it names (`ALE/…`): by what stands between that and the version, since
-    a family and a version in common are no likeness. Of a family that nobody knows, the Atari game of that name."""
+def _nearest_env(name: str, ids: Collection[str] | None = None) -> str | None:
+    """Of `ids`, or of all registered environments, the one most like `name` in the family it names (`ALE/…`): by what stands between that
+    and the version, since a family and a version in common are no likeness. Of a family that nobody knows, the Atari game of that name."""
 
-    family = [each for each in gym.registry if each.rpartition("/")[0] == name.rpartition("/")[0]]
-    return _nearest(name, family) or (None if family else todays_name(_bare(name)))
+    family = [each for each in (gym.registry if ids is None else ids) if each.rpartition("/")[0] == name.rpartition("/")[0]]
+    return _nearest(name, family) or (None if family or ids is not None else todays_name(_bare(name)))
 
 
 def _nearest(name: str, ids: Iterable[str]) -> str | None:
@@ -171,13 +173,13 @@ def _bare(env_id: str) -> str:
     return env_id.rpartition("/")[2].partition("-v")[0]
 
 
-def _registered_by(module: str) -> list[str]:
-    """The environments whose classes are in the package of `module`."""
+def _registered_by(module: str, before: Collection[str]) -> list[str]:
+    """The environments that were not there `before` the module was imported, and those whose classes are in its package."""
     found = []
     for spec in gym.registry.values():
         entry = spec.entry_point
         place = entry if isinstance(entry, str) else getattr(entry, "__module__", "")
-        if re.split("[.:]", place)[0] == module.partition(".")[0]:
+        if spec.id not in before or re.split("[.:]", place)[0] == module.partition(".")[0]:
             found.append(spec.id)
     return found
 

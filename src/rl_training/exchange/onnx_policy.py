@@ -30,6 +30,7 @@ FORMAT = 2
 PREVIOUS = ("previous_action", "previous_reward")
 MAX_BYTES = 1 << 30
 MAX_STATE = 10**7  # numbers of one part of a state
+MAX_METADATA = 1 << 20  # characters of one entry
 _KEYS = ("format", "row", "env_id", "step", "version", "commit", "spaces", "observation", "wrappers")
 _DTYPES = {
     "tensor(float)": "float32",
@@ -238,6 +239,9 @@ def _read_metadata(found: Mapping[str, str], source: str) -> dict[str, Any]:
     missing = next((key for key in _KEYS if key not in found), None)
     if missing is not None:
         raise UserError(f"{source}: its metadata has no {missing}")
+    large = next((key for key in _KEYS if len(found[key]) > MAX_METADATA), None)
+    if large is not None:
+        raise UserError(f"{source}: {large} in its metadata has more than {MAX_METADATA:,} characters")
     try:
         spaces = join_state(parse_json(found["spaces"]), {}, source=f"{source}: its metadata")
         checked = require_saved_spaces(spaces, source=f"{source}: its metadata")

@@ -6,7 +6,6 @@ the first wrapper that cannot: one that remembers (`frame_stack`), or one of som
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, cast
@@ -37,7 +36,8 @@ NUM_OWN = 8
 """Observations of the environment itself that a file is held against, beside those drawn from its space."""
 
 _as_tuple = BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)
-Range: TypeAlias = Annotated[tuple[int, int], _as_tuple]
+_Int64 = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
+Range: TypeAlias = Annotated[tuple[_Int64, _Int64], _as_tuple]
 
 
 class Part(BaseModel):
@@ -66,9 +66,12 @@ class Part(BaseModel):
     def read(self, value: Any) -> Array:
         """The array from what anybody gave; UserError where it is none of the space."""
         array = read_observation(value, self.shape, self.dtype)
-        for number, (least, most) in zip(array.flat, itertools.cycle(self.ranges or ()), strict=False):
-            if not least <= number <= most:
-                raise UserError(f"must be from {least} to {most}, got {number}")
+        if self.ranges is not None:
+            least, most = np.array(self.ranges, np.int64).T  # one of each, or one for every number
+            outside = np.flatnonzero((array.ravel() < least) | (array.ravel() > most))
+            if outside.size:
+                low, high = self.ranges[outside[0] % len(self.ranges)]
+                raise UserError(f"must be from {low} to {high}, got {array.flat[outside[0]]}")
         return array
 
 
@@ -239,9 +242,10 @@ def _ranges(space: gym.Space[Any]) -> tuple[Range, ...] | None:
     if isinstance(space, spaces.MultiBinary):
         return ((0, 1),)
     if isinstance(space, spaces.Discrete):
-        return ((int(space.start), int(space.start + space.n) - 1),)
+        return ((int(space.start), int(space.start) + int(space.n) - 1),)
     if isinstance(space, spaces.MultiDiscrete):
-        return tuple((int(start), int(start + size) - 1) for start, size in zip(np.ravel(space.start), np.ravel(space.nvec), strict=True))
+        pairs = zip(np.ravel(space.start).tolist(), np.ravel(space.nvec).tolist(), strict=True)  # as Python counts: uint8 would wrap around
+        return tuple((start, start + size - 1) for start, size in pairs) or None
     return None
 
 
@@ -252,7 +256,7 @@ def _draw(space: gym.Space[Any], rng: np.random.Generator) -> Any:
     if isinstance(space, spaces.Tuple):
         return tuple(_draw(part, rng) for part in space.spaces)
     if isinstance(space, spaces.Discrete):
-        return space.dtype.type(rng.integers(space.start, space.start + space.n))
+        return space.dtype.type(rng.integers(int(space.start), int(space.start) + int(space.n)))
     if isinstance(space, spaces.MultiDiscrete):
         return (space.start + rng.integers(0, space.nvec)).astype(space.dtype)
     assert isinstance(space, (spaces.Box, spaces.MultiBinary))

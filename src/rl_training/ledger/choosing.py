@@ -13,7 +13,7 @@ from rl_training.ledger.beside import Line
 from rl_training.ledger.costs import SAME_TIME, cheapest, count, duration, mean_over_tasks, median_cost
 from rl_training.ledger.records import Record
 from rl_training.ledger.rows import Row, Tasks, iqm_over_scaled_tasks, lines_beside, reference_of
-from rl_training.ledger.statistics import Statistics
+from rl_training.ledger.statistics import Estimate, Statistics
 from rl_training.ledger.suites import Suite, Task
 from rl_training.ledger.text import estimate, markdown, number
 from rl_training.ledger.training import WINDOW
@@ -116,16 +116,13 @@ def _vectors(classic: Found, statistics: Statistics) -> Iterator[Section]:
     tied = [title for title in scores if scores[title].high >= scores[best].low]  # the best among them
     as_quick = cheapest({title: seconds[title] for title in tied}, near=SAME_TIME) or tied
     chosen = min(as_quick, key=lambda title: algorithm_names().index(rows[title][0][1].algorithm))
-    others = sorted((scores[title] for title in tied if title != chosen), key=lambda score: score.point)
-    means = estimate(others[0]) if len(others) == 1 else f"{number(others[0].point)} to {number(others[-1].point)}" if others else ""
-    slower = f"; over twice as slow: {len(tied) - len(as_quick)} of them" if len(as_quick) < len(tied) else ""
-    simplest = f", the simplest of {len(tied)} whose intervals overlap the best's (the others: {means}{slower})" if others else ""
     plain = next((f"; `dqn` {estimate(scores[title])}" for title in scores if title == "`dqn`" and title not in tied), "")
     over = f"IQM of the final policies over {_tasks(len(classic.tasks))}, scaled so that 1 is solved"
-    answer = ("vectors, discrete actions", _linked(rows, [chosen]), f"{over}: {estimate(scores[chosen])}{simplest}{plain}")
+    why = f"{over}: {estimate(scores[chosen])}{_of_the_tied(chosen, tied, as_quick, scores)}{plain}"
+    answer = ("vectors, discrete actions", _linked(rows, [chosen]), why)
     grid = _grid([(task, [row for row in here if row.title in rows]) for task, here in classic.tasks], statistics)
     text = (
-        f"Algorithms that have run every task of the suite `{classic.suite.name}`. The answer is the one with the highest mean over the "
+        f"Algorithms that have run every task of the suite `{classic.suite.name}`. The answer is the one with the highest IQM over the "
         "tasks. If others' intervals overlap its own, it is the simplest of them (the first in the list of algorithms) that takes at most "
         f"{SAME_TIME:g} times as long as the quickest to the thresholds (geometric mean of wall times).\n\n"
     )
@@ -140,6 +137,15 @@ def _vectors(classic: Found, statistics: Statistics) -> Iterator[Section]:
     near = "; the others listed are within 10%" if len(fewest) > 1 else ""
     because = f"{count(steps[fewest[0]])} steps to the threshold (geometric mean over the tasks){near}" if fewest else ""
     yield Section("Few samples", text + table, ("steps are expensive", _linked(rows, fewest), because) if fewest else None)
+
+
+def _of_the_tied(chosen: str, tied: Sequence[str], as_quick: Sequence[str], scores: Mapping[str, Estimate]) -> str:
+    others = sorted((scores[title] for title in tied if title != chosen), key=lambda score: score.point)
+    if not others:
+        return ""
+    means = estimate(others[0]) if len(others) == 1 else f"{number(others[0].point)} to {number(others[-1].point)}"
+    among = "the simplest of the quick ones among" if len(as_quick) < len(tied) else "the simplest of"
+    return f", {among} {len(tied)} whose intervals overlap the best's (the others: {means})"
 
 
 def _continuous(on_policy: Found, statistics: Statistics) -> Iterator[Section]:
@@ -181,7 +187,7 @@ def _time(classic: Found, on_policy: Found, statistics: Statistics) -> Iterator[
         "\n\nTo act in other processes or on other machines, see [Many machines](distributed.md); for speed, [Performance](performance.md)."
     )
     answer = None
-    if quickest := cheapest(costs):
+    if quickest := cheapest(costs, near=SAME_TIME):
         where = ", ".join(task.name for task, _ in joint.tasks)
         took = f"{duration(costs[quickest[0]])} to the threshold on {where} (geometric mean), {rates[quickest[0]]:,.0f} steps/s"
         answer = ("wall time matters and steps are cheap, or many environments", _linked(rows, quickest), took)
@@ -242,8 +248,8 @@ def _small_images(minatar: Found, rows: Mapping[str, Sequence[tuple[Task, Row]]]
             f"shown to be better than `{minatar.tasks[0][0].reference}` on every game: {', '.join(better)}"
         )
         answer = ("small images", _linked(rows, [chosen]), because)
-    devices = {title: {record.config.get("device") == "cpu" for _, row in rows[title] for record in row.records} for title in rows}
-    on_cpu, on_both = ([title for title in rows if devices[title] == kinds] for kinds in ({True}, {True, False}))
+    devices = {title: _devices(record for _, row in rows[title] for record in row.records) for title in rows}
+    on_cpu, on_both = ([title for title in rows if devices[title] == kinds] for kinds in ({"cpu"}, {"cpu", "gpu"}))
     places = ["one GPU shared by several runs, so wall times are rough"] if len(on_cpu) < len(rows) else []
     places += [f"{', '.join(on_cpu)} on one CPU thread" if places else "one CPU thread"] if on_cpu else []
     places += [f"{', '.join(on_both)} partly on one CPU thread"] if on_both else []
@@ -271,8 +277,13 @@ def _atari(beside: Sequence[tuple[Task, Row, Line]]) -> Section:
 
 
 def _where(beside: Sequence[tuple[Task, Row, Line]]) -> str:
-    on_cpu = [f"{line.label} on {task.name}" for task, _, line in beside if line.records[0].config.get("device") == "cpu"]
+    """The ledger's runs have one CPU thread each, or share a GPU."""
+    on_cpu = [f"{line.label} on {task.name}" for task, _, line in beside if "cpu" in _devices(line.records)]
     return "on one GPU shared by several runs" + (f" ({'; '.join(on_cpu)}: on one CPU thread)" if on_cpu else "")
+
+
+def _devices(records: Iterable[Record]) -> set[str]:
+    return {"cpu" if record.config.get("device") == "cpu" else "gpu" for record in records}
 
 
 def _best_on_atari(means: Mapping[str, Mapping[str, float]], algorithms: Mapping[str, str], steps: int) -> Answer | None:

@@ -101,8 +101,11 @@ class Record:
     @property
     def uncommitted_changes(self) -> bool:
         """Whether the working tree was another than the commit's."""
-        git = self.raw.get("git")
-        return isinstance(git, Mapping) and git.get("dirty") is True
+        for place, key in (("git", "dirty"), ("machine", "uncommitted_changes")):  # the second in older records
+            about = self.raw.get(place)
+            if isinstance(about, Mapping) and key in about:
+                return about[key] is True
+        return False
 
 
 def _evaluation(values: Mapping[str, Any]) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""What a network computes its passes in: float32, or bfloat16 where a GPU is faster by it.
+"""What a network computes its passes in: float32, or bfloat16 where that is faster: on a GPU, or a processor that has instructions for it.
 
 With bfloat16 the products and convolutions of a pass are torch's autocast's. Parameters, Adam, targets and losses stay float32, and so do
 what a pass gives and the state it carries.

@@ -113,7 +113,7 @@ def resolve_precision(requested: str, device: str, facts: Facts) -> Resolved:
     instructions for it (AVX-512 BF16, AMX)."""
     on_gpu = device.startswith("cuda")
     instead = "use auto or float32 (--set precision=auto)"
-    if not on_gpu and (requested == "tf32" or (requested == "bf16" and device != "cpu")):
+    if not on_gpu and (requested == "tf32" or (requested == "bf16" and torch.device(device).type != "cpu")):
         raise ConfigError(f"precision: {requested} is a GPU's; this run computes on {device}: {instead}")
     if requested == "bf16" and not on_gpu and not facts.convolutional:
         raise ConfigError(f"precision: bf16 on the CPU is for convolutions, and this network has none: {instead}")

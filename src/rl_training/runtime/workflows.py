@@ -265,8 +265,10 @@ def _moved(
         if "auto" not in kinds and kinds[0] != kinds[1]:
             # A generator's state is its device's own (data/generators.py).
             text = f"the run began on {kinds[0]} and goes on on {kinds[1]}: with other draws and rounding, not exactly as it was"
+            if config.precision != "auto":  # what was asked for may be refused there
+                text += f", and in that device's usual precision, not in {config.precision}"
+                changes["precision"] = "auto"
             warn(text)
-            changes["precision"] = "auto"  # each kind of device has its own
             if config.compile is True:
                 changes["compile"] = "auto"  # what is graphed on one need not be compiled on the other
     if config.ray_address is not None and ray_address is None:
