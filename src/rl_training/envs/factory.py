@@ -149,24 +149,28 @@ def find_env(env_id: str) -> EnvSpec:
         return gym.spec(name)
     except Exception as error:  # Gymnasium's own, and others where the name is an odd one
         own = _registered_by(module, before) if module else []
-        near = todays_name(name) or _nearest_env(name, own) or _nearest(name, own) or (None if own else _nearest_env(name))
+        near = todays_name(name) or (_nearest(name, own) if own else _nearest_env(name))
         listed = ", ".join(own[:5]) + (f" and {len(own) - 5} more" if len(own) > 5 else "")
         hint = f"; did you mean {near}?" if near else f"; {module} registers {listed}" if own else ""
         raise UserError(f"no environment is registered as {name!r}{hint} (`module:Id` imports the module that registers it)") from error
 
 
-def _nearest_env(name: str, ids: Collection[str] | None = None) -> str | None:
-    """Of `ids`, or of all registered environments, the one most like `name` in the family it names (`ALE/…`): by what stands between that
-    and the version, since a family and a version in common are no likeness. Of a family that nobody knows, the Atari game of that name."""
-
-    family = [each for each in (gym.registry if ids is None else ids) if each.rpartition("/")[0] == name.rpartition("/")[0]]
-    return _nearest(name, family) or (None if family or ids is not None else todays_name(_bare(name)))
+def _nearest_env(name: str) -> str | None:
+    """The registered environment most like `name`, in the family it names (`ALE/…`). Of a family that nobody knows, the Atari game of that
+    name."""
+    family = [each for each in gym.registry if _family(each) == _family(name)]
+    return _nearest(name, family) or (None if family else todays_name(_bare(name)))
 
 
 def _nearest(name: str, ids: Iterable[str]) -> str | None:
-    known = {_bare(each): each for each in ids}
+    """By what stands between family and version, since those in common are no likeness; of two alike, the one of `name`'s family."""
+    known = {_bare(each): each for each in sorted(ids, key=lambda each: _family(each) == _family(name))}
     near = difflib.get_close_matches(_bare(name), known, n=1, cutoff=0.6)
     return known[near[0]] if near else None
+
+
+def _family(env_id: str) -> str:
+    return env_id.rpartition("/")[0]
 
 
 def _bare(env_id: str) -> str:

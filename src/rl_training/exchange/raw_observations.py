@@ -82,7 +82,7 @@ PARTS: TypeAdapter[tuple[Part, ...]] = TypeAdapter(Parts)
 
 def one_part(shape: Sequence[int], dtype: str) -> tuple[Part, ...]:
     """An observation that is one array."""
-    return (Part(input="obs", entry=(), shape=tuple(shape), dtype=dtype),)  # type: ignore[arg-type]  # pydantic checks it
+    return (Part.model_validate({"input": "obs", "entry": (), "shape": tuple(shape), "dtype": dtype}),)
 
 
 class Taken(NamedTuple):
