@@ -12,8 +12,8 @@ from rl_training.errors import ConfigError
 from rl_training.experiment.registry import register_algorithm
 from rl_training.models import Facts
 from rl_training.resources import usable_cores
-from rl_training.runtime import trainer_setup
-from rl_training.runtime.devices import LARGE_MLP, Resources, resolve
+from rl_training.runtime import devices, trainer_setup
+from rl_training.runtime.devices import LARGE_MLP, Resources, lacks_bf16, resolve, resolve_precision
 from value_rows import config_of
 
 MLP = Facts(10_000, recurrent=False, convolutional=False)
@@ -72,15 +72,38 @@ def test_tf32_is_for_what_cudnn_computes_so_anyway(monkeypatch: pytest.MonkeyPat
         assert resolved(facts, device="cuda", precision=asked).precision == (asked, "as configured")
 
 
-def test_what_the_cpu_does_not_compute_in_is_refused() -> None:
+def test_what_the_cpu_does_not_compute_in_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     for facts in (MLP, RECURRENT, IMAGES):
         with pytest.raises(ConfigError, match="precision: tf32 is a GPU's; this run computes on cpu: use auto or float32"):
             resolved(facts, device="cpu", precision="tf32")
     for facts in (MLP, RECURRENT):
         with pytest.raises(ConfigError, match="precision: bf16 on the CPU is for convolutions, and this network has none: use auto"):
             resolved(facts, device="cpu", precision="bf16")
+    with pytest.raises(ConfigError, match="precision: bf16 is a GPU's; this run computes on mps"):
+        resolve_precision("bf16", "mps", IMAGES)
+    monkeypatch.setattr(devices, "lacks_bf16", lambda: False)
     for asked in ("float32", "bf16"):
         assert resolved(IMAGES, device="cpu", precision=asked).precision == (asked, "as configured")
+
+
+def test_a_processor_without_bfloat16_is_warned_of(monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder) -> None:
+    """It computes bfloat16 by way of float32 then, up to eight times as slowly. Of what torch cannot tell nothing is said."""
+    can = {"_is_avx512_bf16_supported": False, "_is_amx_tile_supported": False}
+    for name in can:
+        monkeypatch.setattr(torch.cpu, name, lambda name=name: can[name], raising=False)
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    assert lacks_bf16()
+    for name in can:
+        assert not [can.update({name: True}), lacks_bf16(), can.update({name: False})][1]
+    with pytest.warns(UserWarning, match="bf16 is slower than float32 on this processor"):
+        assert resolved(IMAGES, device="cpu", precision="bf16").precision == ("bf16", "as configured")
+    recwarn.clear()
+    resolved(IMAGES, device="cpu", precision="float32")
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    resolved(IMAGES, device="cpu", precision="bf16")
+    monkeypatch.setattr("platform.machine", lambda: "AMD64")
+    monkeypatch.delattr(torch.cpu, "_is_amx_tile_supported")
+    assert not lacks_bf16() and not recwarn.list
 
 
 def test_a_gpu_without_bfloat16_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,6 +41,7 @@ def cartpole(**kwargs: Any) -> Any:
         ("gymnasium:CartPol-v1", r"did you mean CartPole-v1\?"),  # not phys2d/CartPole-v1, which is Gymnasium's as well
         ("ale_py:PongNoFrameskip-v9", r"did you mean ALE/Pong-v5\?"),
         ("ale_py:Xylophone-v9", r"registers .* and \d+ more \("),
+        ("ale_py:ALE/Xylophone-v9", r"ale_py registers (ALE/\w+-v5, ){4}ALE/\w+-v5 and \d+ more \("),  # of the family that was named
         ("no_such_module_xyz:CartPole-v1", "module no_such_module_xyz cannot be imported"),
     ],
 )
@@ -64,6 +65,7 @@ def test_an_unknown_id_of_a_module_is_held_against_what_it_registers(tmp_path: P
         "import gymnasium\nclass Env(gymnasium.Env): ...\n"
         "gymnasium.register('mine/CliffWalker-v3', entry_point='gymnasium.envs.toy_text.cliffwalking:CliffWalkingEnv')\n"
         "gymnasium.register('Zz-v0', entry_point=Env)\n"
+        "gymnasium.register('builtin/Method-v0', entry_point=[].append)\n"  # whose __module__ is None
     )
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(gym.envs.registration, "registry", dict(gym.registry))

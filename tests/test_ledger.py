@@ -253,6 +253,33 @@ def test_a_dry_run_says_what_is_there_what_is_missing_and_what_cannot_be_run(
     assert out.count("cannot be run here: environments ALE/… need the package ale-py: pip install 'rl-training[atari]'") == 1
 
 
+def test_only_some_configs_and_those_for_another_device(suite_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A config that is about a kind of device is run on no other; which are run is chosen by their names, beside that."""
+    (chain,) = ledger_runs.SUITE["tasks"]
+    on_cpu, on_gpu = {"label": "on_cpu", "device": "cpu"}, {"label": "on_gpu", "device": "cuda"}
+    runs = [{"algo": "dqn"}, {"algo": "dqn", **on_cpu}, {"algo": "double_dqn", **on_gpu}]
+    suite_file.write_text(yaml.safe_dump({**ledger_runs.SUITE, "tasks": [{**chain, "runs": runs}]}))
+    devices = {group.name: {plan.config.device for plan in group.plans} for group in plan_groups(load_suite(suite_file), device="cuda:1")}
+    assert devices == {"dqn__chain": {"cuda:1"}, "dqn__chain__on_cpu": {"cpu"}, "double_dqn__chain__on_gpu": {"cuda"}}
+
+    def asked(*options: str) -> tuple[int, str, str]:
+        return main(["ledger", str(suite_file), "--results", "out", "--dry-run", *options]), *capsys.readouterr()
+
+    to_do, left_out = "{}: to do: seeds 1, 2 (200 steps each)\n", "{}: left out, it is for --device {}\n"
+    code, out, _ = asked("--device", "cuda:1")
+    assert code == 0 and "4 runs, 0 done, 4 to do" in out and to_do.format("double_dqn__chain__on_gpu") in out
+    assert left_out.format("dqn__chain__on_cpu", "cpu") in out
+    code, out, _ = asked()
+    assert code == 0 and "4 runs, 0 done, 4 to do" in out and to_do.format("dqn__chain__on_cpu") in out
+    assert left_out.format("double_dqn__chain__on_gpu", "cuda") in out
+    code, out, _ = asked("--only", "*__on_cpu")
+    assert code == 0 and "2 runs, 0 done, 2 to do" in out and to_do.format("dqn__chain__on_cpu") in out and "on_gpu" not in out
+    code, _, err = asked("--only", "dqn_chain")
+    assert code == 2 and err.startswith("error: --only 'dqn_chain': no config of suite mine has such a name; did you mean dqn__chain?")
+    code, _, err = asked("--only", "*__on_gpu")
+    assert (code, err) == (2, "error: --device cpu: what was asked of suite mine is for --device cuda\n")
+
+
 def test_a_suite_whose_environments_are_not_installed(
     suite_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -21,6 +21,7 @@ from rl_training import DQN, DRQN, PPO
 from rl_training.errors import UserError
 from rl_training.exchange.export import export_policy
 from rl_training.exchange.onnx_policy import OnnxPolicy, predict_onnx
+from rl_training.exchange.raw_observations import RawObservations
 from rl_training.runtime.workflows import predict
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -101,6 +102,7 @@ class Numbered(gym.Env[Any, Any]):
     ("space", "inside", "outside", "said"),
     [
         (gym.spaces.Discrete(3, start=2), [2, 4], [1, 5, -(10**9)], "must be from 2 to 4"),
+        (gym.spaces.Discrete(100, start=156, dtype=np.uint8), [156, 255], [155, 0], "must be from 156 to 255"),
         (gym.spaces.MultiDiscrete([2, 3], start=[5, -1]), [[5, -1], [6, 1]], [[5, 2], [4, 0], [1, 5]], "must be from"),
         (gym.spaces.MultiDiscrete([100], start=[156], dtype=np.uint8), [[156], [255]], [[155], [0]], "must be from 156 to 255"),
         (gym.spaces.MultiBinary(2), [[0, 1]], [[0, 2], [-1, 0]], "must be from 0 to 1"),
@@ -117,6 +119,14 @@ def test_what_no_element_of_the_space_is_gets_no_answer(tmp_path: Path, space: A
     for obs in outside:
         with pytest.raises(UserError, match=said):
             policy.answer(obs)
+
+
+def test_ranges_that_are_all_the_same_are_one() -> None:
+    """A list of 140,000 was larger than metadata may be."""
+    policy = RawObservations(Numbered(gym.spaces.MultiDiscrete([2] * 140_000)), [])
+    assert policy.parts[0].ranges == ((0, 1),)
+    with pytest.raises(UserError, match="must be from 0 to 1, got 2"):
+        policy.parts[0].read([0] * 139_999 + [2])
 
 
 @pytest.fixture
@@ -191,6 +201,15 @@ FAULTS: dict[str, tuple[Callable[[Any], None], str]] = {
     "observations of a strange kind": (other_metadata("observation", json.dumps([{**PART, "dtype": "object"}])), "cannot be read"),
     "two observations of one name": (other_metadata("observation", json.dumps([PART, PART])), "names the inputs obs, obs"),
     "a huge observation": (other_metadata("observation", json.dumps([{**PART, "shape": [10**8, 10]}])), "elements"),
+    "a part of a strange key": (
+        other_metadata("observation", json.dumps([{**PART, "dtyp": "uint8"}])),
+        "observation in its metadata cannot be read (0.dtyp is no key of an observation's part",
+    ),
+    "observations that are no JSON": (other_metadata("observation", "[{"), "observation in its metadata is no JSON"),
+    "ranges that no number is in": (
+        other_metadata("observation", json.dumps([{**PART, "ranges": [[5, -5]]}])),
+        "ranges must go from the least value to the most, got [5, -5]",
+    ),
     "ranges of no number": (other_metadata("observation", json.dumps([{**PART, "ranges": [[0, 1]] * 3}])), "ranges must be one, or 4"),
     "ranges beyond all numbers": (other_metadata("observation", json.dumps([{**PART, "ranges": [[0, 10**30]]}])), "cannot be read"),
     "a long list of ranges": (other_metadata("observation", json.dumps([{**PART, "ranges": [[0, 1]] * 200_000}])), "characters"),

@@ -14,7 +14,7 @@ from torch import nn
 from rl_training.algorithms import DQN, DRQN
 from rl_training.errors import ConfigError
 from rl_training.models import as_network, build_actor_critic, build_q_network, make_distribution
-from rl_training.models.image_torsos import ImpalaTorso, MinAtarTorso
+from rl_training.models.image_torsos import ImageTorso, ImpalaTorso, MinAtarTorso
 from rl_training.models.precision import MixedPrecision
 from rl_training.models.recurrent import RecurrentActorCritic, RecurrentQNetwork, recurrent_actor_critic_parts, recurrent_q_parts
 from rl_training.runtime import workflows
@@ -53,7 +53,9 @@ def recurrent_actor_critic() -> MixedPrecision:
 
 def in_bfloat16(network: MixedPrecision) -> None:
     use_precision(network, "bf16", torch.device("cpu"))  # type: ignore[arg-type]
+    torsos = [part for part in network.modules() if isinstance(part, ImageTorso)]
     assert network.compute_dtype == torch.bfloat16
+    assert all(torso.input_dtype == torch.bfloat16 and torso.channels_last for torso in torsos)
 
 
 def passes(network: Any, images: torch.Tensor) -> list[torch.Tensor]:

@@ -21,6 +21,7 @@ def ledger(
     jobs: int | None = typer.Option(None, "--jobs", min=1, help="Runs side by side (all cores if not given)."),
     seeds: str | None = typer.Option(None, "--seeds", metavar="LIST", help="Other seeds than the suite's, such as 1,2,3 or 1-20."),
     device: str = typer.Option("cpu", "--device", help="What runs compute on; side by side they share it."),
+    only: str | None = typer.Option(None, "--only", metavar="PATTERN", help="Only configs of such names (--dry-run lists them)."),
     redo: bool = typer.Option(False, "--redo", help="Also run again what was made with another config."),
     dry: bool = typer.Option(False, "--dry-run", help="Only say what is done and what is to do."),
     quiet: bool = typer.Option(False, "--quiet", help="No progress."),
@@ -30,7 +31,9 @@ def ledger(
     from rl_training.ledger.runner import AfterImports
 
     many, work = jobs or usable_cores(), AfterImports(tuple(ctx.obj))
-    for text in run_suite(suite, results=results, jobs=many, seeds=seeds, device=device, redo=redo, dry=dry, quiet=quiet, work=work):
+    for text in run_suite(
+        suite, results=results, jobs=many, seeds=seeds, device=device, only=only, redo=redo, dry=dry, quiet=quiet, work=work
+    ):
         typer.echo(text)
 
 

@@ -7,7 +7,7 @@ import difflib
 import importlib
 import re
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -150,7 +150,7 @@ def find_env(env_id: str) -> EnvSpec:
     except Exception as error:  # Gymnasium's own, and others where the name is an odd one
         own = _registered_by(module, before) if module else []
         near = todays_name(name) or (_nearest(name, own) if own else _nearest_env(name))
-        listed = ", ".join(own[:5]) + (f" and {len(own) - 5} more" if len(own) > 5 else "")
+        listed = ", ".join(_some([each for each in own if _family(each) == _family(name)] or own))
         hint = f"; did you mean {near}?" if near else f"; {module} registers {listed}" if own else ""
         raise UserError(f"no environment is registered as {name!r}{hint} (`module:Id` imports the module that registers it)") from error
 
@@ -177,12 +177,16 @@ def _bare(env_id: str) -> str:
     return env_id.rpartition("/")[2].partition("-v")[0]
 
 
+def _some(ids: Sequence[str]) -> Sequence[str]:
+    return ids if len(ids) <= 6 else [*ids[:4], f"{ids[4]} and {len(ids) - 5} more"]
+
+
 def _registered_by(module: str, before: Collection[str]) -> list[str]:
     """The environments that were not there `before` the module was imported, and those whose classes are in its package."""
     found = []
     for spec in gym.registry.values():
         entry = spec.entry_point
-        place = entry if isinstance(entry, str) else getattr(entry, "__module__", "")
+        place = entry if isinstance(entry, str) else getattr(entry, "__module__", None) or ""  # a built-in has one that is None
         if spec.id not in before or re.split("[.:]", place)[0] == module.partition(".")[0]:
             found.append(spec.id)
     return found

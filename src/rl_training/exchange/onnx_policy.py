@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import ValidationError
 
 from rl_training.envs.masks import choice_sizes
 from rl_training.errors import CheckpointError, UserError
 from rl_training.exchange.acting_module import STATE_INPUTS
 from rl_training.exchange.raw_observations import PARTS, Part, part_of
+from rl_training.experiment import explain
 from rl_training.experiment.files import parse_json, read_bytes, reason
 from rl_training.experiment.saved_spaces import MAX_ELEMENTS, require_saved_spaces
 from rl_training.experiment.state_files import join_state, split_state
@@ -257,8 +259,11 @@ def _read_metadata(found: Mapping[str, str], source: str) -> dict[str, Any]:
 def _read_parts(text: str, source: str) -> tuple[Part, ...]:
     try:
         parts = PARTS.validate_python(parse_json(text))
-    except ValueError as error:  # of JSON, or of pydantic
-        raise UserError(f"{source}: observation in its metadata cannot be read ({_short(error)})") from None
+    except ValidationError as error:
+        said = explain.one_line(error, unknown=lambda key: " is no key of an observation's part")
+        raise UserError(f"{source}: observation in its metadata cannot be read ({said})") from None
+    except ValueError as error:
+        raise UserError(f"{source}: observation in its metadata is no JSON ({_short(error)})") from None
     if len({part.input for part in parts}) < len(parts) or (len(parts) == 1) != (parts[0].input == "obs"):
         raise UserError(f"{source}: observation in its metadata names the inputs {', '.join(part.input for part in parts):.200}")
     if sum(math.prod(part.shape) for part in parts) > MAX_ELEMENTS:

@@ -56,6 +56,9 @@ class Part(BaseModel):
     def _ranges_fit(self) -> Self:
         if self.ranges is not None and len(self.ranges) not in (1, math.prod(self.shape)):
             raise ValueError(f"ranges must be one, or {math.prod(self.shape)}, one for each number")
+        empty = next((each for each in self.ranges or () if each[0] > each[1]), None)
+        if empty is not None:
+            raise ValueError(f"ranges must go from the least value to the most, got {list(empty)}")
         return self
 
     @property
@@ -245,7 +248,8 @@ def _ranges(space: gym.Space[Any]) -> tuple[Range, ...] | None:
         return ((int(space.start), int(space.start) + int(space.n) - 1),)
     if isinstance(space, spaces.MultiDiscrete):
         pairs = zip(np.ravel(space.start).tolist(), np.ravel(space.nvec).tolist(), strict=True)  # as Python counts: uint8 would wrap around
-        return tuple((start, start + size - 1) for start, size in pairs) or None
+        ranges = tuple((start, start + size - 1) for start, size in pairs)
+        return ranges[:1] if len(set(ranges)) == 1 else ranges or None
     return None
 
 

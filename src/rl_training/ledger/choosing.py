@@ -143,9 +143,10 @@ def _of_the_tied(chosen: str, tied: Sequence[str], as_quick: Sequence[str], scor
     others = sorted((scores[title] for title in tied if title != chosen), key=lambda score: score.point)
     if not others:
         return ""
-    means = estimate(others[0]) if len(others) == 1 else f"{number(others[0].point)} to {number(others[-1].point)}"
-    among = "the simplest of the quick ones among" if len(as_quick) < len(tied) else "the simplest of"
-    return f", {among} {len(tied)} whose intervals overlap the best's (the others: {means})"
+    one = len(others) == 1
+    means = estimate(others[0]) if one else f"{number(others[0].point)} to {number(others[-1].point)}"
+    which = "the simplest of the quick ones" if len(as_quick) < len(tied) else "the simplest"
+    return f"; of {len(tied)} that may be the best (the other{'s'[: not one]}: {means}), {which}"
 
 
 def _continuous(on_policy: Found, statistics: Statistics) -> Iterator[Section]:
@@ -180,7 +181,8 @@ def _time(classic: Found, on_policy: Found, statistics: Statistics) -> Iterator[
     ]
     text = (
         "The same tasks and thresholds for algorithms with replay and algorithms that learn from rollouts of several environments, fastest "
-        "first. The last column is environment steps per second over whole runs, evaluations included.\n\n"
+        "first. The last column is environment steps per second over whole runs, evaluations included. "
+        f"Wall times within a factor of {SAME_TIME:g} count as ties.\n\n"
     )
     table = markdown(["", *(f"{task.name}, ≥ {number(task.solved or 0)}" for task, _ in joint.tasks), "steps/s"], lines)
     more = (
@@ -257,29 +259,27 @@ def _small_images(minatar: Found, rows: Mapping[str, Sequence[tuple[Task, Row]]]
 
 
 def _atari(beside: Sequence[tuple[Task, Row, Line]]) -> Section:
-    """By the training return at the end of the budget, which is what can be compared with others."""
+    """By the training return at the end of the budget, which is what can be compared with others. The ledger's runs share a GPU, or have
+    one CPU thread each."""
     cells, means = [], defaultdict[str, dict[str, float]](dict)
     for task, row, line in beside:
         theirs = f"{number(mean(line.theirs))} ({line.published.title})" if line.theirs else ""
         seconds = median(median_cost([record], None).seconds for record in line.records)
         ours = f"{number(mean(line.ours))} ({_seeds(len(line.ours))})"
-        cells.append([task.name, line.label, count(line.step), ours, theirs, duration(seconds)])
+        here = " (CPU)" if "cpu" in _devices(line.records) else ""
+        cells.append([task.name, line.label, count(line.step), ours, theirs, duration(seconds) + here])
         if not row.variant and line.step == task.total_timesteps:
             means[row.title][task.name] = mean(line.ours)  # two configs of an algorithm, such as iqn's with IMPALA, are two
+    on_cpu = any("cpu" in _devices(line.records) for _, _, line in beside)
     text = (
-        f"Training returns over the last {WINDOW:,} steps, {_where(beside)}, next to runs that others published under the "
-        "same protocol. Theirs play one game at a time and ours 64, or as many as noted: the more games, the older the policies that the "
-        "returns come from. [Results](results.md#atari) says by how much, and which differences are more than chance.\n\n"
+        f"Training returns over the last {WINDOW:,} steps, next to runs that others published under the same protocol. "
+        f"Ours were made on one GPU shared by several runs{', or on one CPU thread where the wall time says so' if on_cpu else ''}. "
+        "Theirs play one game at a time and ours 64, or as many as noted: the more games, the older the policies that the returns come "
+        "from. [Results](results.md#atari) says by how much, and which differences are more than chance.\n\n"
     )
     table = markdown(["game", "", "steps", "ours", "published", "wall time"], cells)
     algorithms = {row.title: row.algorithm for _, row, _ in beside}
     return Section("Atari", text + table, _best_on_atari(means, algorithms, beside[0][0].total_timesteps))
-
-
-def _where(beside: Sequence[tuple[Task, Row, Line]]) -> str:
-    """The ledger's runs have one CPU thread each, or share a GPU."""
-    on_cpu = [f"{line.label} on {task.name}" for task, _, line in beside if "cpu" in _devices(line.records)]
-    return "on one GPU shared by several runs" + (f" ({'; '.join(on_cpu)}: on one CPU thread)" if on_cpu else "")
 
 
 def _devices(records: Iterable[Record]) -> set[str]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from rl_training.errors import RunError, UserError
+from rl_training.experiment.explain import did_you_mean
 from rl_training.ledger.display import Display
 from rl_training.ledger.judging import fallen_short
 from rl_training.ledger.runner import Work, look, run_plan, run_plans
@@ -21,20 +23,28 @@ def run_suite(
     jobs: int,
     seeds: str | None = None,
     device: str = "cpu",
+    only: str | None = None,
     redo: bool = False,
     dry: bool = False,
     quiet: bool = False,
     work: Work = run_plan,
 ) -> Iterator[str]:
-    """Runs what is missing of a suite; yields what to print."""
+    """Runs what is missing of a suite; yields what to print. only: a pattern of the configs' names, such as `*__atari_pong`."""
     suite = load_suite(name)
-    groups = plan_groups(suite, None if seeds is None else tuple(parse_seeds(seeds)), device=device)
+    planned = plan_groups(suite, None if seeds is None else tuple(parse_seeds(seeds)), device=device)
+    asked = planned if only is None else matching(planned, only, suite.name)
+    groups = [group for group in asked if group.runs_on(device)]
+    elsewhere = [group for group in asked if not group.runs_on(device)]
+    if not groups:
+        raise UserError(f"--device {device}: what was asked of suite {suite.name} is for --device {elsewhere[0].device}")
     plans = [plan for group in groups for plan in group.plans]
     state = look(plans, results)
     stale = [plan for plan in plans if plan.name in state.stale]
     to_do = [*state.missing, *(stale if redo else ())]
     steps = sum(plan.config.total_timesteps for plan in to_do)
     yield f"suite {suite.name}: {len(plans)} runs, {len(plans) - len(to_do)} done, {len(to_do)} to do ({steps:,} environment steps)"
+    for group in elsewhere:
+        yield f"  {group.name}: left out, it is for --device {group.device}"
     if stale and not redo:
         for plan in stale:
             yield f"  {plan.name} was made with another {', '.join(state.stale[plan.name])}"
@@ -62,6 +72,15 @@ def run_suite(
     short = [] if seeds else list(fallen_short(groups, records))  # judgements are calibrated for the suite's own number of seeds
     if short:
         raise RunError(f"suite {suite.name}: {'; '.join(short)}")
+
+
+def matching(groups: Sequence[Group], pattern: str, suite: str) -> Sequence[Group]:
+    """Those whose names match a shell pattern; UserError where none does."""
+    found = [group for group in groups if fnmatchcase(group.name, pattern)]
+    if not found:
+        near = did_you_mean(pattern, [group.name for group in groups])
+        raise UserError(f"--only {pattern!r}: no config of suite {suite} has such a name{near}; --dry-run lists them")
+    return found
 
 
 def what_is_there(groups: Iterable[Group], to_do: Sequence[Plan]) -> Iterator[str]:

@@ -79,7 +79,7 @@ def results_page(suites: Sequence[tuple[Suite, Tasks]], statistics: Statistics) 
         "- *best* is the best checkpoint by the run's own evaluations, *final* the policy after the last update.\n"
         "- *IQM* is the interquartile mean over seeds, with its 95% stratified bootstrap interval (rliable, arXiv:2108.13264).\n"
         "- *P(better)* is the probability that a run's final policy beats one of the reference's; ties count half. "
-        "*Better* or *worse* appears only if the whole interval lies on one side of ½. A bootstrap of three seeds is bold: "
+        "*Better* or *worse* appears only if the whole interval lies on one side of ½. A bootstrap of three seeds is too sure of itself: "
         "three runs that all beat three others do so by chance in one case of ten (two-sided).\n"
         "- *anchor* is a single published run: it shows where we stand, not which is better.\n"
         "- In brackets after an algorithm: what its shipped config adds, such as five-step returns (*5-step*).\n"

@@ -43,7 +43,10 @@ class Judgement(_Part):
 
 
 class SuiteRun(_Part):
-    """One config over its seeds: a file with changes (`set`, dotted keys), or a row trained by the task's `base`."""
+    """One config over its seeds: a file with changes (`set`, dotted keys), or a row trained by the task's `base`.
+
+    device: the kind it is about, where the question is what happens on that kind; it is run with no other `--device`.
+    """
 
     config: str | None = None
     algo: str | None = None
@@ -52,6 +55,7 @@ class SuiteRun(_Part):
     set: dict[str, Any] = Field(default_factory=dict)
     seeds: Seeds | None = None
     total_timesteps: Count | None = None
+    device: Literal["cpu", "cuda"] | None = None
     judgement: Judgement | None = None
     published: Published | None = None  # the runs of others it stands beside
 
@@ -129,10 +133,14 @@ class Group:
     judgement: Judgement | None
     plans: tuple[Plan, ...]
     published: Published | None = None
+    device: str | None = None  # the only kind it is run on; None: any
 
     @property
     def algorithm(self) -> str:
         return self.plans[0].config.algo
+
+    def runs_on(self, device: str) -> bool:
+        return self.device in (None, device.partition(":")[0])
 
 
 def run_name(config: str, label: str, seed: int) -> str:
@@ -188,7 +196,7 @@ def published_beside(suite: object, group: str, env_id: str, env_kwargs: object)
 
 def plan_groups(suite: Suite, seeds: tuple[int, ...] | None = None, *, device: str = "cpu") -> tuple[Group, ...]:
     """Every config of the suite with its runs, all loaded and checked. `seeds` replaces the suite's own. Runs side by side share the
-    machine: one thread each, and no GPU unless `device` says so."""
+    machine: one thread each, and no GPU unless `device` says so. A config that is about one kind of device keeps it."""
     groups: dict[str, Group] = {}
     for name in suite.references:
         load_reference(name)
@@ -197,8 +205,9 @@ def plan_groups(suite: Suite, seeds: tuple[int, ...] | None = None, *, device: s
             name = _run_name(task, run)
             if name in groups:
                 raise ConfigError(f"suite {suite.name}: {name} is named twice: give one of them a label")
+            on = run.device or device
             plans = tuple(
-                dataclasses.replace(plan, config=plan.config.replace(device=device)) if device != "cpu" else plan
+                dataclasses.replace(plan, config=plan.config.replace(device=on)) if on != "cpu" else plan
                 for plan in _plans(suite, task, run, seeds or run.seeds or suite.seeds)
             )
             if run.published is not None:
@@ -206,7 +215,7 @@ def plan_groups(suite: Suite, seeds: tuple[int, ...] | None = None, *, device: s
                     run.published.check(plans[0].config.env_id, plans[0].config.env_kwargs)
                 except ConfigError as error:
                     raise ConfigError(f"suite {suite.name}: {name}: {error}") from None
-            groups[name] = Group(name, task, run.note or run.label, run.judgement or task.judgement, plans, run.published)
+            groups[name] = Group(name, task, run.note or run.label, run.judgement or task.judgement, plans, run.published, run.device)
     return tuple(groups.values())
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import platform
 from typing import NamedTuple
 
 import torch
 
-from rl_training.errors import ConfigError
+from rl_training.errors import ConfigError, warn
 from rl_training.models.image_torsos import ImageTorso
 from rl_training.models.network import Facts, Network
 from rl_training.models.precision import MixedPrecision
@@ -119,11 +120,19 @@ def resolve_precision(requested: str, device: str, facts: Facts) -> Resolved:
         raise ConfigError(f"precision: bf16 on the CPU is for convolutions, and this network has none: {instead}")
     if requested == "bf16" and on_gpu and not torch.cuda.is_bf16_supported():
         raise ConfigError(f"precision: bf16 cannot be had on {torch.cuda.get_device_name(device)}; use auto, tf32 or float32")
+    if requested == "bf16" and not on_gpu and lacks_bf16():
+        warn("precision: bf16 is slower than float32 on this processor, which has no instructions for it (AVX-512 BF16 or AMX)")
     if requested != "auto":
         return Resolved(requested, "as configured")
     if on_gpu and (facts.recurrent or facts.convolutional):
         return Resolved("tf32", "as cuDNN's layers have it")
     return Resolved("float32", "what parameters and losses are held in")
+
+
+def lacks_bf16() -> bool:
+    """Whether this processor is known to have no instructions for bfloat16, which makes it slower than float32: of x86 torch says so."""
+    asks = [getattr(torch.cpu, name, None) for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported")]
+    return platform.machine().lower() in ("x86_64", "amd64") and not any(ask is None or ask() for ask in asks)
 
 
 def use_precision(network: Network, precision: str, device: torch.device) -> None:
