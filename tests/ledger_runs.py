@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -47,6 +49,20 @@ def finish(plan: Plan, folder: Path, progress: Callable[[int], None]) -> dict[st
         file.write(f"{plan.name}\n")
     progress(plan.config.total_timesteps)
     return {**record(plan.name, plan.config.algo, plan.config.env_id), "config": plan.config.to_dict()}
+
+
+def finish_with_a_warning(plan: Plan, folder: Path, progress: Callable[[int], None]) -> dict[str, Any]:
+    for _ in range(2):
+        warnings.warn("\x1b[33mWARN: an [odd]\n environment\x1b[0m", UserWarning, stacklevel=1)
+    return finish(plan, folder, progress)
+
+
+def wait_with_a_semaphore(plan: Plan, folder: Path, progress: Callable[[int], None]) -> dict[str, Any]:
+    """As a compiler's pool has them; the suite is interrupted meanwhile."""
+    lock = multiprocessing.Lock()
+    os.kill(os.getppid(), signal.SIGINT)
+    time.sleep(600)
+    raise AssertionError(f"not stopped: {lock}")
 
 
 class InterruptedAtItsStart:

@@ -200,6 +200,23 @@ def test_an_interrupt_while_a_run_starts_is_the_suites_alone(
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())  # here it is heard again
 
 
+def test_a_warning_of_a_run_is_one_line_that_names_it(plans: list[Plan], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    display = Display(1, 1)
+    outcome = run_plans(plans[:1], tmp_path / "results", jobs=1, display=display, work=ledger_runs.finish_with_a_warning)
+    told = [line for line in capfd.readouterr().err.splitlines() if "WARN" in line.upper()]
+    assert told == ["dqn__chain__seed1: warning: an [odd] environment"] and len(outcome.records) == 1
+
+
+INTERRUPTED_SUITE = OTHER_SUITE.replace("finish)", "wait_with_a_semaphore)")
+
+
+def test_what_an_interrupted_run_leaves_is_cleared_away_without_a_word(suite_file: Path, tmp_path: Path) -> None:
+    """The process that does it warned of "leaked semaphore objects" when all was over."""
+    command = [sys.executable, "-c", INTERRUPTED_SUITE, str(suite_file), str(tmp_path / "results")]
+    done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode != 0 and "Interrupted" in done.stderr and "leaked" not in done.stderr and "resource_tracker" not in done.stderr
+
+
 def test_a_worker_can_say_that_it_was_interrupted() -> None:
     """Processes of a pool hand their errors over pickled; one that cannot be read back leaves the pool waiting for ever."""
     received = pickle.loads(pickle.dumps(Interrupted("stopped at step 3", signum=15)))

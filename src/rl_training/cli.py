@@ -8,7 +8,6 @@ after a checkpoint was saved. The commands themselves are in commands/.
 from __future__ import annotations
 
 import contextlib
-import re
 import signal
 import sys
 import threading
@@ -28,7 +27,7 @@ from rl_training.commands.measuring import ledger, report, tune
 from rl_training.commands.output import say
 from rl_training.commands.policies import evaluate, predict
 from rl_training.commands.train import resume, train
-from rl_training.errors import Interrupted, RunError, UserError, one_line
+from rl_training.errors import Interrupted, RunError, UserError, one_line, warning_text
 from rl_training.interrupts import importing, leave
 from rl_training.runtime import signals
 
@@ -101,7 +100,7 @@ def _import(module: str) -> None:
 def _show_warning(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, file: TextIO | None = None, line: str | None = None
 ) -> None:
-    say("warning", re.sub(r"\x1b\[[0-9;]*m", "", str(message)).removeprefix("WARN: "))  # Gymnasium's come in colour
+    say("warning", warning_text(message))
 
 
 # typer brings its own copy of click or depends on it, by version: this is the base of its errors either way.

@@ -6,6 +6,7 @@ Messages are one line and say what is wrong and where, because they are shown wi
 from __future__ import annotations
 
 import inspect
+import re
 import sysconfig
 import warnings
 from functools import partial
@@ -56,6 +57,11 @@ def warn(text: str, category: type[Warning] = UserWarning) -> None:
             ours = level
         level, frame = level + 1, frame.f_back
     warnings.warn(text, category, stacklevel=ours + 1)
+
+
+def warning_text(message: Warning | str) -> str:
+    """What a warning says, in one line; Gymnasium's come in colour."""
+    return " ".join(re.sub(r"\x1b\[[0-9;]*m", "", str(message)).split()).removeprefix("WARN: ")
 
 
 def one_line(error: BaseException) -> str:

@@ -56,7 +56,13 @@ class Display:
     def failed(self, plan: Plan, reason: str) -> None:
         self._line(plan, f"FAILED: {reason}")
 
+    def warned(self, plan: Plan, text: str) -> None:
+        self._print(f"{plan.name}: warning: {text}")
+
+    def _print(self, text: str) -> None:
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+
     def _line(self, plan: Plan, text: str) -> None:
         self._ended += 1
-        self._console.print(f"[{self._ended}/{self._total}] {plan.name}: {text}", highlight=False, markup=False, soft_wrap=True)
+        self._print(f"[{self._ended}/{self._total}] {plan.name}: {text}")
         self.stepped(plan, plan.config.total_timesteps)

@@ -11,8 +11,10 @@ import multiprocessing
 import os
 import shutil
 import signal
+import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -24,7 +26,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from rl_training.errors import Interrupted, UserError
+from rl_training.errors import Interrupted, UserError, warning_text
 from rl_training.experiment.files import failing_as_run_error
 from rl_training.ledger.machine import machine
 from rl_training.ledger.records import Claim, Record, differences, read_record, write_record
@@ -222,12 +224,24 @@ def _interrupts_held_back() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
-    resource_tracker.ensure_running()  # else the first start does it, and some versions of Python unblock SIGINT after that
+    with _silent_tracker():
+        resource_tracker.ensure_running()  # else the first start does it, and some versions of Python unblock SIGINT after that
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def _silent_tracker() -> Iterator[None]:
+    """The process that clears away what a killed worker leaves (a compiler's semaphores) would warn of it when all is over."""
+    before = list(sys.warnoptions)
+    sys.warnoptions.append("ignore::UserWarning:multiprocessing.resource_tracker")
+    try:
+        yield
+    finally:
+        sys.warnoptions[:] = before
 
 
 def _work(work: Work, plan: Plan, folder: Path, pipe: Connection) -> None:
@@ -236,6 +250,16 @@ def _work(work: Work, plan: Plan, folder: Path, pipe: Connection) -> None:
         os.setsid()  # Ctrl-C reaches only the suite, which then stops its workers
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # forgets one that came before
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    told = set[str]()
+
+    def warned(message: Warning | str, *place: Any) -> None:
+        text = warning_text(message)
+        if text not in told:
+            told.add(text)
+            with suppress(BrokenPipeError):
+                pipe.send(("warned", text))
+
+    warnings.showwarning = warned
     try:
         pipe.send(("record", work(plan, folder, lambda step: pipe.send(("step", step)))))
     except BrokenPipeError:
@@ -256,6 +280,8 @@ def _listen(worker: _Worker, display: Display) -> bool:
         return True
     if kind == "step":
         display.stepped(worker.plan, content)
+    elif kind == "warned":
+        display.warned(worker.plan, content)
     elif kind == "record":
         worker.record = content
     else:
