@@ -24,7 +24,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TextIO, TypeAlias
 
 from rl_training.errors import Interrupted, UserError, warning_text
 from rl_training.experiment.files import failing_as_run_error
@@ -252,7 +252,9 @@ def _work(work: Work, plan: Plan, folder: Path, pipe: Connection) -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     told = set[str]()
 
-    def warned(message: Warning | str, *place: Any) -> None:
+    def warned(
+        message: Warning | str, category: type[Warning], filename: str, lineno: int, file: TextIO | None = None, line: str | None = None
+    ) -> None:
         text = warning_text(message)
         if text not in told:
             told.add(text)
