@@ -250,16 +250,12 @@ def _work(work: Work, plan: Plan, folder: Path, pipe: Connection) -> None:
         os.setsid()  # Ctrl-C reaches only the suite, which then stops its workers
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # forgets one that came before
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    told = set[str]()
 
     def warned(
         message: Warning | str, category: type[Warning], filename: str, lineno: int, file: TextIO | None = None, line: str | None = None
     ) -> None:
-        text = warning_text(message)
-        if text not in told:
-            told.add(text)
-            with suppress(BrokenPipeError):
-                pipe.send(("warned", text))
+        with suppress(BrokenPipeError):
+            pipe.send(("warned", warning_text(message)))
 
     warnings.showwarning = warned
     try:
