@@ -19,12 +19,13 @@ from rl_training.models import Draws, MLPIQNetwork
 pytestmark = pytest.mark.numeric
 
 
-def cosine_iqn(**options: Any) -> IQN:
+def cosine_iqn(levels: Any = "stratified", **options: Any) -> IQN:
     """A network whose quantile function is known: Z_τ(s, a) = s·w_a·relu(1 − cos πτ), rising in τ from 0 to 2·s·w_a.
 
     hidden_sizes=(): ψ is the observation. Embedding of two cosines: φ = relu(1·cos 0 − 1·cos πτ), the same for both features.
     """
-    algorithm = IQN(MLPIQNetwork(2, 2, (), num_quantiles=3, num_target_quantiles=4, embedding_dim=2), 0.0, 0.5, 10**9, **options)
+    net = MLPIQNetwork(2, 2, (), num_quantiles=3, num_target_quantiles=4, embedding_dim=2, quantile_levels=levels)
+    algorithm = IQN(net, 0.0, 0.5, 10**9, **options)
     for network, table in ((algorithm.q_network, [[1.0, 2.0], [5.0, 3.0]]), (algorithm.target_network, [[0.0, 0.0], [4.0, 6.0]])):
         with torch.no_grad():
             network.head.embedding.weight.copy_(torch.tensor([[1.0, -1.0], [1.0, -1.0]]))
@@ -60,13 +61,16 @@ def rise(taus: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize(("double_q", "best"), [(False, 6.0), (True, 4.0)])
-def test_the_whole_update_from_its_own_levels(double_q: bool, best: float) -> None:
-    """y_j = 1 + .5·w⁻·(1 − cos πτ'_j) with w⁻ of the selected action: 6, or 4 where the online network (5 against 3) selects."""
-    algorithm = cosine_iqn(double_q=double_q)
+@pytest.mark.parametrize(("levels", "rows"), [("stratified", 1), ("independent", 7)])
+def test_the_whole_update_from_its_own_levels(levels: str, rows: int, double_q: bool, best: float) -> None:
+    """y_j = 1 + .5·w⁻·(1 − cos πτ'_j) with w⁻ of the selected action: 6, or 4 where the online network (5 against 3) selects.
+
+    The levels are the same for all 7 transitions, or each transition's own."""
+    algorithm = cosine_iqn(levels, double_q=double_q)
     seen = spy_on_draws(algorithm)
     result = algorithm.update(step_01(7), global_step=1)
     online, target = seen[0].taus, seen[1].taus
-    assert online.shape == (1, 3) and target.shape == (1, 4)
+    assert online.shape == (rows, 3) and target.shape == (rows, 4)
     theta, y = rise(online).expand(7, 3), 1 + 0.5 * best * rise(target).expand(7, 4)
     torch.testing.assert_close(result.metrics["target_mean"], y.mean(), rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(result.metrics["q_value_mean"], theta.mean(), rtol=1e-5, atol=1e-5)

@@ -183,6 +183,17 @@ def test_levels_are_one_from_each_stratum_and_uniform_together() -> None:
     assert len(taus.unique()) > 19_000  # anew each time
 
 
+def test_independent_levels_are_uniform_each_on_its_own() -> None:
+    """As in the paper: a row per sample, and no level says anything about another."""
+    head, g = ImplicitHead(3, 2, num_target_quantiles=2, quantile_levels="independent"), generator()
+    taus = head.draw_taus((100, 200), "target", g, CPU)
+    assert taus.shape == (100, 200, 2) and head.draw_taus((7,), "acting", g, CPU).shape == (7, 32)
+    first, second = taus[..., 0].flatten(), taus[..., 1].flatten()
+    # 20,000 draws: each decile holds .1, σ = √(.1·.9/20,000) ≈ .002; a correlation has σ ≈ 1/√20,000 ≈ .007
+    torch.testing.assert_close(torch.histc(first, 10, 0, 1) / len(first), torch.full((10,), 0.1), atol=0.012, rtol=0)
+    assert float(torch.corrcoef(torch.stack([first, second]))[0, 1]) == pytest.approx(0, abs=0.04)
+
+
 def test_one_draw_for_all_is_the_same_row_for_each() -> None:
     torch.manual_seed(0)
     head, features = ImplicitHead(3, 2, hidden_sizes=(8,)), torch.randn(5, 3)

@@ -32,6 +32,7 @@ OptimizerName: TypeAlias = Literal["adam", "adamw", "radam"]
 LossName: TypeAlias = Literal["huber", "mse"]
 PaddingName: TypeAlias = Literal["valid", "same"]
 InitializationName: TypeAlias = Literal["torch", "xavier", "variance_scaling"]
+LevelsName: TypeAlias = Literal["stratified", "independent"]
 
 
 STATE_NAMES = ("initial_h", "initial_c")

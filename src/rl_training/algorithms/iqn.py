@@ -17,9 +17,9 @@ class IQN(QLearner):
     """QR-DQN's update (qr_dqn.py) at levels τ and τ' drawn anew for each update: y_j = R + Γ·Z⁻_{τ'_j}(s', a*) against Z_{τ_i}(s, a).
 
     `q_network` has an ImplicitHead, as MLPIQNetwork does. The counts N and N' are the head's; one given here must be the same.
-    Departures: the head draws its levels once for the whole batch, one from each of N equal strata (see ImplicitHead). The next action is
-    greedy in the mean over the N' levels already drawn for the target instead of over K more: one forward pass less. With double-Q the
-    online network selects as it acts, at the K midpoints.
+    Departures: by default the head draws its levels once for the whole batch, one from each of N equal strata (see ImplicitHead). The next
+    action is greedy in the mean over the N' levels already drawn for the target instead of over K more: one forward pass less. With
+    double-Q the online network selects as it acts, at the K midpoints.
     """
 
     def __init__(

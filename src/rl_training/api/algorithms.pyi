@@ -85,6 +85,7 @@ class _ValueKeywords(_ConfigKeywords, total=False):
     num_target_quantiles: int
     num_acting_quantiles: int
     embedding_dim: int
+    quantile_levels: Literal['stratified', 'independent']
     prioritized: bool
     prioritized_alpha: float
     prioritized_beta_start: float
@@ -147,6 +148,7 @@ class _RecurrentKeywords(_ConfigKeywords, total=False):
     num_target_quantiles: int
     num_acting_quantiles: int
     embedding_dim: int
+    quantile_levels: Literal['stratified', 'independent']
     prioritized: bool
     prioritized_alpha: float
     prioritized_beta_start: float

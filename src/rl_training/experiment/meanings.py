@@ -110,6 +110,7 @@ SETTINGS = {
     "num_target_quantiles": "Levels drawn for the target.",
     "num_acting_quantiles": "Levels averaged over when acting.",
     "embedding_dim": "Cosines in the embedding of a level.",
+    "quantile_levels": "How levels are drawn: one from each of N equal strata, for the whole batch, or each on its own, as in the paper.",
     "kappa": "Where the quantile Huber loss turns from quadratic to linear.",
     # priorities
     "prioritized": "Prioritized replay: transitions with large TD errors are replayed more often.",

@@ -18,7 +18,7 @@ from rl_training.experiment.explain import did_you_mean, one_line
 from rl_training.experiment.frozen import Frozen, changed_copy
 from rl_training.experiment.network_parts import known_core, known_torso
 from rl_training.experiment.schedules import OrSchedule, Schedule
-from rl_training.types import ActivationName, InitializationName, LossName, OptimizerName, PaddingName
+from rl_training.types import ActivationName, InitializationName, LevelsName, LossName, OptimizerName, PaddingName
 
 Unit = Annotated[float, Field(ge=0.0, le=1.0)]
 Positive = Annotated[float, Field(gt=0.0)]
@@ -183,6 +183,7 @@ class ValueSettings(ExploringSettings):
     num_target_quantiles: Annotated[Outputs, IMPLICIT] = 64
     num_acting_quantiles: Annotated[Outputs, IMPLICIT] = 32
     embedding_dim: Annotated[Width, IMPLICIT] = 64
+    quantile_levels: Annotated[LevelsName, IMPLICIT] = "stratified"
     prioritized: bool = False
     prioritized_alpha: Annotated[Unit, PRIORITIZED] = 0.6
     prioritized_beta_start: Annotated[Unit, PRIORITIZED] = 0.4

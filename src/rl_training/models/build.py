@@ -28,7 +28,10 @@ _BY_HEAD: dict[HeadKind, tuple[Callable[..., QNetwork], dict[str, Any]]] = {
     "scalar": (MLPQNetwork, {}),
     "categorical": (MLPC51QNetwork, {"num_atoms": 51, "v_min": -10.0, "v_max": 10.0}),
     "quantile": (MLPQRQNetwork, {"num_quantiles": 51}),
-    "implicit": (MLPIQNetwork, {"num_quantiles": 64, "num_target_quantiles": 64, "num_acting_quantiles": 32, "embedding_dim": 64}),
+    "implicit": (
+        MLPIQNetwork,
+        {"num_quantiles": 64, "num_target_quantiles": 64, "num_acting_quantiles": 32, "embedding_dim": 64, "quantile_levels": "stratified"},
+    ),
 }
 """Head → the fully connected network with it, and the head's own keywords with their defaults."""
 COMMON = ("dueling", "noisy", "noisy_sigma", "activation", "layer_norm")

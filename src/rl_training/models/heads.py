@@ -17,7 +17,7 @@ from typing_extensions import Unpack
 
 from rl_training.models.layers import Stream
 from rl_training.models.mlp_layers import ACTIVATIONS, LayerOptions
-from rl_training.types import ActivationName
+from rl_training.types import ActivationName, LevelsName
 
 HeadKind: TypeAlias = Literal["scalar", "categorical", "quantile", "implicit"]
 
@@ -182,9 +182,9 @@ class ImplicitHead(StreamHead):
     `num_acting_quantiles` (the paper's N, N' and K). Without a draw the levels are the midpoints of `num_acting_quantiles`, so that
     evaluation is deterministic.
 
-    Departure: the paper draws every level of every sample from U(0, 1) on its own. Here one draw serves the whole batch, a level from each
-    of N equal strata. As unbiased, less noisy (a stratified mean of a smooth function errs by O(N^-3/2), B·N independent draws by
-    O((B·N)^-1/2)), and φ is computed for N levels instead of B·N. Levels given as [..., N], a row per sample, are honoured.
+    Departure: the paper draws every level of every sample from U(0, 1) on its own (`quantile_levels: independent`). By default one draw
+    serves the whole batch, a level from each of N equal strata. As unbiased, less noisy (a stratified mean of a smooth function errs by
+    O(N^-3/2), B·N independent draws by O((B·N)^-1/2)), and φ is computed for N levels instead of B·N.
     """
 
     draws_taus = True
@@ -200,13 +200,14 @@ class ImplicitHead(StreamHead):
         num_target_quantiles: int = 64,
         num_acting_quantiles: int = 32,
         embedding_dim: int = 64,
+        quantile_levels: LevelsName = "stratified",
         **options: Unpack[HeadOptions],
     ) -> None:
         counts = {"online": num_quantiles, "target": num_target_quantiles, "acting": num_acting_quantiles}
         if min(*counts.values(), embedding_dim) < 1:
             raise ValueError(f"quantile counts and embedding_dim must be >= 1, got {counts} and {embedding_dim}")
         super().__init__(in_dim, action_dim, **options)
-        self.counts = counts
+        self.counts, self.quantile_levels = counts, quantile_levels
         self.embedding = nn.Linear(embedding_dim, in_dim)
         self.register_buffer("frequencies", torch.pi * torch.arange(embedding_dim, dtype=torch.float32), persistent=False)
         self.register_buffer("acting_taus", (torch.arange(num_acting_quantiles) + 0.5) / num_acting_quantiles, persistent=False)
@@ -224,8 +225,10 @@ class ImplicitHead(StreamHead):
         return out.mean(-1)
 
     def draw_taus(self, batch_shape: Sequence[int], role: str, generator: torch.Generator, device: torch.device) -> Tensor:
-        """One level from each of N strata, [1, …, 1, N]: the same for the whole batch."""
+        """Stratified: one level from each of N strata, [1, …, 1, N], the same for the whole batch. Independent: [..., N], uniform."""
         count = self.counts[role]
+        if self.quantile_levels == "independent":
+            return torch.rand((*batch_shape, count), generator=generator, device=device)
         jitter = torch.rand(count, generator=generator, device=device)
         return ((torch.arange(count, device=device) + jitter) / count).view(*[1] * len(batch_shape), count)
 
@@ -243,13 +246,14 @@ class HeadKeywords(LayerOptions, total=False):
     num_target_quantiles: int
     num_acting_quantiles: int
     embedding_dim: int
+    quantile_levels: LevelsName
 
 
 _HEADS: dict[HeadKind, tuple[Callable[..., Head], tuple[str, ...]]] = {
     "scalar": (ScalarHead, ()),
     "categorical": (CategoricalHead, ("num_atoms", "v_min", "v_max")),
     "quantile": (QuantileHead, ("num_quantiles",)),
-    "implicit": (ImplicitHead, ("num_quantiles", "num_target_quantiles", "num_acting_quantiles", "embedding_dim")),
+    "implicit": (ImplicitHead, ("num_quantiles", "num_target_quantiles", "num_acting_quantiles", "embedding_dim", "quantile_levels")),
 }
 
 

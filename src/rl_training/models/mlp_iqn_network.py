@@ -10,6 +10,7 @@ from rl_training.models.heads import ImplicitHead
 from rl_training.models.mlp_layers import LayerOptions
 from rl_training.models.q_network import QNetwork
 from rl_training.models.torsos import mlp_torso
+from rl_training.types import LevelsName
 
 
 class MLPIQNetwork(QNetwork):
@@ -27,6 +28,7 @@ class MLPIQNetwork(QNetwork):
         num_target_quantiles: int = 64,
         num_acting_quantiles: int = 32,
         embedding_dim: int = 64,
+        quantile_levels: LevelsName = "stratified",
         dueling: bool = False,
         noisy: bool = False,
         noisy_sigma: float = 0.5,
@@ -40,6 +42,7 @@ class MLPIQNetwork(QNetwork):
             num_target_quantiles=num_target_quantiles,
             num_acting_quantiles=num_acting_quantiles,
             embedding_dim=embedding_dim,
+            quantile_levels=quantile_levels,
             hidden_sizes=hidden_sizes[-1:],
             dueling=dueling,
             noisy_sigma=noisy_sigma if noisy else None,
