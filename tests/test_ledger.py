@@ -293,6 +293,8 @@ def test_only_some_configs_and_those_for_another_device(suite_file: Path, capsys
     assert code == 0 and "2 runs, 0 done, 2 to do" in out and to_do.format("dqn__chain__on_cpu") in out and "on_gpu" not in out
     code, _, err = asked("--only", "dqn_chain")
     assert code == 2 and err.startswith("error: --only 'dqn_chain': no config of suite mine has such a name; did you mean dqn__chain?")
+    code, _, err = asked("--only", "chain")
+    assert code == 2 and "did you mean '*chain*'?" in err
     code, _, err = asked("--only", "*__on_gpu")
     assert (code, err) == (2, "error: --device cpu: what was asked of suite mine is for --device cuda\n")
 

@@ -78,7 +78,9 @@ def matching(groups: Sequence[Group], pattern: str, suite: str) -> Sequence[Grou
     """Those whose names match a shell pattern; UserError where none does."""
     found = [group for group in groups if fnmatchcase(group.name, pattern)]
     if not found:
-        near = did_you_mean(pattern, [group.name for group in groups])
+        names = [group.name for group in groups]
+        part = any(pattern in name for name in names)  # of a name, where a whole one is asked for
+        near = f"; did you mean '*{pattern}*'?" if part else did_you_mean(pattern, names)
         raise UserError(f"--only {pattern!r}: no config of suite {suite} has such a name{near}; --dry-run lists them")
     return found
 
