@@ -21,7 +21,11 @@ from checkpoint_files import edit
 from rl_training.errors import CheckpointError, ConfigError, RunError, SpaceError, UserError
 from rl_training.experiment.checkpoint_store import CheckpointStore
 from rl_training.experiment.checkpointing import open_checkpoint
+from rl_training.models.network import Facts
+from rl_training.runtime import workflows
 from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.devices import Resolved
+from rl_training.runtime.evaluator import Evaluation
 from rl_training.runtime.run import Run
 from rl_training.runtime.workflows import evaluate_checkpoint, fresh_policy, load_policy, resume_training, train
 from rl_training.types import EnvStep
@@ -47,6 +51,28 @@ def test_the_final_evaluation_is_that_of_the_saved_policy(tmp_path: Path) -> Non
     assert again["eval_return_mean"] == result.metrics["eval_return_mean"]
     other = evaluate_checkpoint(result.checkpoint_path, num_episodes=20, seed=99)
     assert other["eval_return_mean"] != evaluate_checkpoint(result.checkpoint_path, num_episodes=20)["eval_return_mean"]
+
+
+def test_a_policy_is_evaluated_where_its_network_is_worth_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`auto` asks the network, as in training. Here `meta`, which holds no numbers, stands for a GPU."""
+    result = train(smoke_config(tmp_path))
+    asked: list[tuple[str, int]] = []
+    played: list[set[str]] = []
+
+    def resolve(device: str, facts: Facts) -> Resolved:
+        asked.append((device, facts.parameters))
+        return Resolved("meta", "asked here")
+
+    def play(network: torch.nn.Module, make_envs: Any, **given: Any) -> Evaluation:
+        played.append({p.device.type for p in network.parameters()} | {given["device"].type})
+        return Evaluation(np.ones(1), np.ones(1))
+
+    monkeypatch.setattr(workflows, "resolve_device", resolve)
+    monkeypatch.setattr(workflows, "evaluate", play)
+    evaluate_checkpoint(result.checkpoint_path)
+    evaluate_checkpoint(result.checkpoint_path, device="cuda:3")
+    assert asked == [("auto", 16 * 5 + 2 * 17), ("cuda:3", 16 * 5 + 2 * 17)]  # 4 inputs, 16 units, 2 actions
+    assert played == [{"meta"}, {"meta"}]
 
 
 def test_two_processes_do_not_train_in_one_run(tmp_path: Path) -> None:

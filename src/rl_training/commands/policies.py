@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from rl_training.commands.options import CHECKPOINT
+from rl_training.commands.options import CHECKPOINT, DEVICE
 from rl_training.commands.output import say
 from rl_training.errors import UserError
 from rl_training.runtime.figures import figure, spread
@@ -23,6 +23,7 @@ def evaluate(
     seed: int | None = typer.Option(None, "--seed", min=0, help="Play other episodes than the run's own evaluations."),
     render: bool = typer.Option(False, "--render", help="Show the episodes in a window."),
     record: str | None = typer.Option(None, "--record", metavar="FILE", help="Record the episodes as an .mp4 file (extra `video`)."),
+    device: str = typer.Option("auto", "--device", help=DEVICE.help),
     as_json: bool = typer.Option(False, "--json", help="Print the figures as one JSON object, for programs."),
 ) -> None:
     """Play greedy episodes with a checkpoint's policy."""
@@ -30,7 +31,7 @@ def evaluate(
 
     if episodes is None:
         episodes = 1 if render or record is not None else 20
-    figures = workflows.evaluate_checkpoint(checkpoint, num_episodes=episodes, seed=seed, render=render, record=record)
+    figures = workflows.evaluate_checkpoint(checkpoint, num_episodes=episodes, seed=seed, render=render, record=record, device=device)
     if as_json:
         import json
 

@@ -25,7 +25,7 @@ from rl_training.experiment.settings import ValueSettings
 from rl_training.runtime.accelerate import missing_toolchain
 from rl_training.runtime.answers import answers
 from rl_training.runtime.callbacks import Callback, as_callbacks
-from rl_training.runtime.devices import require_device
+from rl_training.runtime.devices import require_device, resolve_device
 from rl_training.runtime.evaluator import MAX_ENVS, evaluate
 from rl_training.runtime.observations import WrappedObservations
 from rl_training.runtime.policy import Policy
@@ -133,10 +133,12 @@ def evaluate_checkpoint(
     env: EnvSource | None = None,
     render: bool = False,
     record: str | Path | None = None,
+    device: str = "auto",
 ) -> dict[str, float]:
     """Greedy episodes with a checkpoint's policy; another `seed` plays other episodes than the run's own evaluations.
 
     `render` shows them in a window, `record` writes them to an .mp4 file; watched episodes are played one after another.
+    `device` is chosen for the network as a run's is: whatever the run was trained on need not be here.
     """
     num_episodes = whole_number(num_episodes, "the number of episodes", least=1)
     if seed is not None:
@@ -145,11 +147,13 @@ def evaluate_checkpoint(
     config = checkpoint.config
     require_allowed_env(config.env_id, source=checkpoint.path, env=env)
     torch.set_num_threads(int(config.threads) if config.threads != "auto" else 1)
+    on = torch.device(resolve_device(device, policy.network.facts).value)
+    network = policy.network.to(on)
     with rendering(render=render, record=record, num_episodes=num_episodes) as watch:
         make_any = eval_envs(config, env_source(config, env), statistics=lambda: statistics, seed=seed, watch=watch)
         make = partial(_make_fitting, make_any, checkpoint)
         max_envs = MAX_ENVS if watch is None else 1
-        evaluation = evaluate(policy.network, make, num_episodes=num_episodes, device=torch.device("cpu"), max_envs=max_envs)
+        evaluation = evaluate(network, make, num_episodes=num_episodes, device=on, max_envs=max_envs)
     return evaluation.metrics()
 
 
