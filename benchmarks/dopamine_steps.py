@@ -9,15 +9,15 @@ pip install --no-deps dopamine-rl==4.1.2. What Dopamine imports besides (TensorF
 replaced by empty modules. Halfway both copy their target network. A loss is the sum over 200 quantiles (IQN: 64), near 1: float32 leaves
 a few 1e-5.
 
-IQN's levels are drawn, by each side in its own way. Here both get the same ones, new for each update: one set for the online network, one
-for the target, which selects the action with it too. Our cosines get Dopamine's frequencies, 1 to 64 instead of 0 to 63.
+Each side draws IQN's levels in its own way. Here both get the same ones, new for each update: a set for the online network, and one for the
+target's passes, of which Dopamine makes two: to select the action and to value it. Our cosines get Dopamine's frequencies, 1 to 64 instead
+of 0 to 63.
 """
 
 from __future__ import annotations
 
 import argparse
 import collections
-import contextlib
 import json
 import sys
 from pathlib import Path
@@ -138,7 +138,7 @@ def their_iqn() -> Any:
     from dopamine.jax.agents.implicit_quantile import implicit_quantile_agent
 
     network, count = networks.ImplicitQuantileNetwork(num_actions=6, quantile_embedding_dim=64), ATOMS["iqn"]
-    initial = jax.random.uniform
+    their_uniform = jax.random.uniform
 
     def train(params: Any, target: Any, optimizer: Any, state: Any, batch: Any, levels: Any) -> Any:
         jax.clear_caches()  # the levels below are constants of the traced function
@@ -146,7 +146,7 @@ def their_iqn() -> Any:
         drawn = iter((other, other, online))  # in the order of their passes: the action's, the target's, the online network's
 
         def uniform(key: Any, shape: Any, *rest: Any) -> Any:
-            return initial(key, shape, *rest) if rest else next(drawn)  # with a type it is asked for weights, to know their shapes
+            return their_uniform(key, shape, *rest) if rest else next(drawn)  # with a type it is asked for weights, to know their shapes
 
         with mock.patch.object(networks.jax.random, "uniform", uniform):
             _, state, params, loss = implicit_quantile_agent.train(
@@ -164,15 +164,15 @@ def compare(folder: Path, algo: str) -> None:
 
     learner, batches = our_learner(algo), np.load(folder / "batches.npz")
     levels, theirs = torch.from_numpy(np.load(folder / "levels.npy")), np.load(folder / "theirs.npy")
-    ours = []
+    ours, single = [], theirs.shape[1] > 1  # a loss for each transition, or their mean
     for i in range(UPDATES):
         batch = {key: torch.from_numpy(batches[key][i]) for key in batches.files}
-        with given(learner, levels[i]):
+        with drawing(levels[i]):
             loss = learner.td_loss(batch)[0].loss.detach().numpy()
             learner.update(batch, global_step=i + 1)
-        ours.append(loss if theirs.shape[1] > 1 else loss.mean(keepdims=True))
+        ours.append(loss if single else loss.mean(keepdims=True))
     far = np.abs(np.stack(ours) - theirs)
-    print(f"update   our loss   their loss   largest difference of {'a transition' if theirs.shape[1] > 1 else 'the batch'}'s loss")
+    print(f"update   our loss   their loss   largest difference of {'a transition' if single else 'the batch'}'s loss")
     for i in (0, 1, 9, SYNC - 1, SYNC, UPDATES - 1):
         print(f"{i + 1:6}   {ours[i].mean():8.5f}   {theirs[i].mean():10.5f}   {far[i].max():.1e}")
     relative = (far / np.maximum(np.abs(theirs), 1e-3)).max()
@@ -183,15 +183,12 @@ def compare(folder: Path, algo: str) -> None:
     RESULTS.write_text(json.dumps({**kept, algo: found}, indent=1) + "\n")
 
 
-def given(learner: Any, levels: Any) -> Any:
-    """`learner` with these levels: its head draws the first set for the online network, the second for the target."""
-    drawn = {"online": levels[0], "target": levels[1]}
+def drawing(levels: Any) -> Any:
+    """Our heads draw these: the first set for the online network, the second for the target."""
+    from rl_training.models.heads import ImplicitHead
 
-    def draw(shape: Any, role: str, *_: Any) -> Any:
-        return drawn[role].view(*[1] * len(shape), -1)
-
-    head = learner.q_network.head
-    return mock.patch.object(type(head), "draw_taus", lambda self, *of: draw(*of)) if head.draws_taus else contextlib.nullcontext()
+    drawn = dict(zip(("online", "target"), levels, strict=True))
+    return mock.patch.object(ImplicitHead, "draw_taus", lambda self, shape, role, *_: drawn[role].view(*[1] * len(shape), -1))
 
 
 def main() -> None:

@@ -53,8 +53,8 @@ def test_the_final_evaluation_is_that_of_the_saved_policy(tmp_path: Path) -> Non
     assert other["eval_return_mean"] != evaluate_checkpoint(result.checkpoint_path, num_episodes=20)["eval_return_mean"]
 
 
-def test_a_policy_is_evaluated_where_its_network_is_worth_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`auto` asks the network, as in training. Here `meta`, which holds no numbers, stands for a GPU."""
+def test_a_policy_is_evaluated_where_it_was_trained_or_where_one_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here `meta`, which holds no numbers, stands for a GPU."""
     result = train(smoke_config(tmp_path))
     asked: list[tuple[str, int]] = []
     played: list[set[str]] = []
@@ -71,8 +71,43 @@ def test_a_policy_is_evaluated_where_its_network_is_worth_it(tmp_path: Path, mon
     monkeypatch.setattr(workflows, "evaluate", play)
     evaluate_checkpoint(result.checkpoint_path)
     evaluate_checkpoint(result.checkpoint_path, device="cuda:3")
-    assert asked == [("auto", 16 * 5 + 2 * 17), ("cuda:3", 16 * 5 + 2 * 17)]  # 4 inputs, 16 units, 2 actions
+    assert asked == [("cpu", 16 * 5 + 2 * 17), ("cuda:3", 16 * 5 + 2 * 17)]  # 4 inputs, 16 units, 2 actions
     assert played == [{"meta"}, {"meta"}]
+
+
+class _Elsewhere(torch.nn.Linear):
+    """A network that can be sent to a GPU that is not here."""
+
+    facts = Facts(parameters=4, recurrent=False, convolutional=True)
+
+    def to(self, device: Any) -> _Elsewhere:  # type: ignore[override]  # torch's takes more
+        self.sent = str(device)
+        return self
+
+
+@pytest.mark.parametrize(
+    ("trained_on", "trained_in", "precision"),
+    [("cuda", "float32", "float32"), ("cuda:1", "tf32", "tf32"), ("cpu", "bf16", "tf32")],  # a CPU's precision says nothing of a GPU
+)
+def test_on_a_gpu_a_policy_has_its_run_s_precision(
+    trained_on: str, trained_in: str, precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: list[tuple[str, str]] = []
+    monkeypatch.setattr(workflows, "resolve_device", lambda device, facts: Resolved("cuda", "asked here"))
+    monkeypatch.setattr(workflows, "use_precision", lambda network, name, device: used.append((name, str(device))))
+    network = _Elsewhere(2, 2)
+    config = smoke_config(tmp_path).replace(device=trained_on, precision=trained_in)
+    assert str(workflows._place(network, config, "cuda")) == network.sent == "cuda"  # type: ignore[arg-type]  # a part of a network
+    assert used == [(precision, "cuda")]
+
+
+def test_without_the_run_s_gpu_a_policy_is_evaluated_on_the_cpu(tmp_path: Path) -> None:
+    """Unless that GPU was asked for."""
+    network = _Elsewhere(2, 2)
+    config = smoke_config(tmp_path).replace(device="cuda:999")  # no machine has it
+    assert str(workflows._place(network, config, None)) == network.sent == "cpu"  # type: ignore[arg-type]  # a part of a network
+    with pytest.raises(ConfigError, match="device cuda:999 was asked for"):
+        workflows._place(network, config, "cuda:999")  # type: ignore[arg-type]  # a part of a network
 
 
 def test_two_processes_do_not_train_in_one_run(tmp_path: Path) -> None:

@@ -44,8 +44,9 @@ def test_train_eval_and_resume(cli: Cli, here: Path) -> None:
     assert cli("eval", "--checkpoint", str(run), "--num-episodes", "3") == evaluated
     assert evaluated.code == 0, evaluated.err
     assert cli("eval", "--checkpoint", str(run), "--episodes", "3", "--device", "cpu") == evaluated
-    refused = cli("eval", "--checkpoint", str(run), "--device", "gpu")
-    assert (refused.code, refused.err) == (2, "error: device 'gpu' is unknown; use auto, cpu or cuda\n")
+    for unknown in ("gpu", "meta", "cpu:7"):
+        refused = cli("eval", "--checkpoint", str(run), "--device", unknown)
+        assert (refused.code, refused.err) == (2, f"error: device '{unknown}' is unknown; use auto, cpu, cuda, cuda:<number> or mps\n")
     as_json = cli("eval", "--checkpoint", str(run), "--episodes", "3", "--json")
     figures = json.loads(as_json.out)
     assert figures["eval_episodes"] == 3 and figures["eval_return_mean"] > 0

@@ -192,6 +192,22 @@ def test_independent_levels_are_uniform_each_on_its_own() -> None:
     # 20,000 draws: each decile holds .1, σ = √(.1·.9/20,000) ≈ .002; a correlation has σ ≈ 1/√20,000 ≈ .007
     torch.testing.assert_close(torch.histc(first, 10, 0, 1) / len(first), torch.full((10,), 0.1), atol=0.012, rtol=0)
     assert float(torch.corrcoef(torch.stack([first, second]))[0, 1]) == pytest.approx(0, abs=0.04)
+    assert torch.equal(head.draw_taus((7,), "online", generator(3), CPU), head.draw_taus((7,), "online", generator(3), CPU))
+    with pytest.raises(ValueError, match="quantile_levels must be stratified or independent, got 'indepndent'"):
+        ImplicitHead(3, 2, quantile_levels="indepndent")  # type: ignore[arg-type]  # on purpose
+
+
+@pytest.mark.parametrize(
+    ("algo", "spaces"),
+    [("iqn", {"obs_shape": [4]}), ("iqn", {"obs_shape": [4, 10, 10], "image": {"high": 1}}), ("r2d2", {"obs_shape": [4]})],
+    ids=["vector", "image", "recurrent"],
+)
+def test_how_levels_are_drawn_reaches_every_network(algo: str, spaces: dict[str, Any]) -> None:
+    spec = get_algorithm_spec(algo)
+    given = {"head": "implicit"} if algo == "r2d2" else {"torso": "minatar"} if "image" in spaces else {}
+    for levels, rows in (("stratified", 1), ("independent", 5)):
+        network: Any = spec.build_network(spec.parse({**given, "quantile_levels": levels}), {**spaces, "num_actions": 2})
+        assert network.draw(generator(), (5,), "online").taus.shape[:-1] == (rows,)
 
 
 def test_one_draw_for_all_is_the_same_row_for_each() -> None:

@@ -32,6 +32,7 @@ OptimizerName: TypeAlias = Literal["adam", "adamw", "radam"]
 LossName: TypeAlias = Literal["huber", "mse"]
 PaddingName: TypeAlias = Literal["valid", "same"]
 InitializationName: TypeAlias = Literal["torch", "xavier", "variance_scaling"]
+DEVICE_NAMES = r"auto|cpu|mps|cuda(:\d{1,3})?"
 LevelsName: TypeAlias = Literal["stratified", "independent"]
 
 

@@ -225,18 +225,24 @@ class ManagedAlgorithm:
         raise UserError(f"{name} is neither pickled nor copied: agent.save(path) writes what it has learned, {name}.load(path) reads it")
 
     def evaluate(
-        self, num_episodes: int = 20, *, seed: int | None = None, record: str | Path | None = None, **unknown: Any
+        self,
+        num_episodes: int = 20,
+        *,
+        seed: int | None = None,
+        record: str | Path | None = None,
+        device: str | None = None,
+        **unknown: Any,
     ) -> dict[str, float]:
         """Greedy episodes with what was learned last: a dict with `eval_return_mean`, `eval_return_std`, ...
 
-        record: an .mp4 file for them, one after another (extra `video`).
+        record: an .mp4 file for them, one after another (extra `video`). device: another one than the run's.
         """
         from rl_training.runtime import workflows
 
         if unknown:
-            raise UserError(unknown_keyword(next(iter(unknown)), ("num_episodes", "seed", "record"), owner="evaluate"))
+            raise UserError(unknown_keyword(next(iter(unknown)), ("num_episodes", "seed", "record", "device"), owner="evaluate"))
         checkpoint = self._trained("evaluate")
-        return workflows.evaluate_checkpoint(checkpoint, num_episodes=num_episodes, seed=seed, env=self._env, record=record)
+        return workflows.evaluate_checkpoint(checkpoint, num_episodes=num_episodes, seed=seed, env=self._env, record=record, device=device)
 
     def save(self, path: str | Path) -> Path:
         """Copies the newest checkpoint to the directory `path`: `load` and `resume` take it, and so does the command line."""

@@ -23,7 +23,7 @@ def evaluate(
     seed: int | None = typer.Option(None, "--seed", min=0, help="Play other episodes than the run's own evaluations."),
     render: bool = typer.Option(False, "--render", help="Show the episodes in a window."),
     record: str | None = typer.Option(None, "--record", metavar="FILE", help="Record the episodes as an .mp4 file (extra `video`)."),
-    device: str = typer.Option("auto", "--device", help=DEVICE.help),
+    device: str | None = typer.Option(None, "--device", help=f"{DEVICE.help} By default what the run was trained on."),
     as_json: bool = typer.Option(False, "--json", help="Print the figures as one JSON object, for programs."),
 ) -> None:
     """Play greedy episodes with a checkpoint's policy."""

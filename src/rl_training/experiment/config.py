@@ -31,6 +31,7 @@ from rl_training.experiment.settings import Count, Settings, Steps, ValueSetting
 from rl_training.experiment.shipped import SHIPPED_CONFIGS, find_config, shipped_configs
 from rl_training.experiment.tracking import parse_trackers
 from rl_training.experiment.yaml_text import parse_yaml, read_yaml
+from rl_training.types import DEVICE_NAMES
 
 __all__ = [
     "SHIPPED_CONFIGS",
@@ -106,7 +107,7 @@ class TrainConfig(Frozen):
     @field_validator("device", mode="before")
     @classmethod
     def _known_device(cls, value: object) -> object:
-        if not isinstance(value, str) or not re.fullmatch(r"auto|cpu|mps|cuda(:\d{1,3})?", value):
+        if not isinstance(value, str) or not re.fullmatch(DEVICE_NAMES, value):
             raise ValueError(f"must be auto, cpu, cuda, cuda:<number> or mps, got {shown(value)}")
         return value
 

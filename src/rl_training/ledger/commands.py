@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from rl_training.errors import RunError, UserError
-from rl_training.experiment.explain import did_you_mean
+from rl_training.experiment.explain import did_you_mean, nearest
 from rl_training.ledger.display import Display
 from rl_training.ledger.judging import fallen_short
 from rl_training.ledger.runner import Work, look, run_plan, run_plans
@@ -79,8 +79,8 @@ def matching(groups: Sequence[Group], pattern: str, suite: str) -> Sequence[Grou
     found = [group for group in groups if fnmatchcase(group.name, pattern)]
     if not found:
         names = [group.name for group in groups]
-        part = any(pattern in name for name in names)  # of a name, where a whole one is asked for
-        near = f"; did you mean '*{pattern}*'?" if part else did_you_mean(pattern, names)
+        part = pattern and any(pattern in name for name in names)  # of a name, where a whole one is asked for
+        near = f"; did you mean '*{pattern}*'?" if part and not nearest(pattern, names) else did_you_mean(pattern, names)
         raise UserError(f"--only {pattern!r}: no config of suite {suite} has such a name{near}; --dry-run lists them")
     return found
 

@@ -173,6 +173,8 @@ def _notes(task: Task, row: Row, statistics: Statistics) -> Iterator[str]:
     changed = [key for key in row.stale if key != "total_timesteps"]
     if changed:
         yield f"{row.title} was run before its config changed in {', '.join(f'`{key}`' for key in changed)}."
+    for text, seeds in _assembled(row.records).items():
+        yield f"{row.title}, seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}: {text}"
     if not row.complete:
         yield f"{row.title} has {len(row.records)} of {row.planned} seeds so far."
     if row.others:
@@ -180,6 +182,15 @@ def _notes(task: Task, row: Row, statistics: Statistics) -> Iterator[str]:
             f"seed {record.seed} best {number(record.score('best'))}, final {number(record.score('final'))}" for record in row.others
         )
         yield f"{row.title} with other seeds: {shown}."
+
+
+def _assembled(records: Sequence[Record]) -> dict[str, list[int]]:
+    """How records came about that the ledger did not write whole, each with its seeds."""
+    told: dict[str, list[int]] = {}
+    for record in records:
+        if text := record.raw.get("assembled"):
+            told.setdefault(str(text), []).append(record.seed)
+    return told
 
 
 def _ties(records: Sequence[Record]) -> str:

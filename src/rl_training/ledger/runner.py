@@ -77,11 +77,10 @@ def run_plan(plan: Plan, folder: Path, progress: Callable[[int], None] | None = 
     config = plan.config.replace(output_dir=str(folder))
     returns = TrainingReturns()
     result = train(config, callbacks=[Tell(), returns])
-    checkpoints = result.run_dir / "checkpoints"
-    asked: dict[str, Any] = {"num_episodes": plan.episodes, "seed": config.seed + FRESH, "device": config.device}
-    final = evaluate_checkpoint(checkpoints / "latest", **asked)
+    checkpoints, fresh = result.run_dir / "checkpoints", config.seed + FRESH
+    final = evaluate_checkpoint(checkpoints / "latest", num_episodes=plan.episodes, seed=fresh)
     is_last = result.metrics["best_step"] == result.metrics["global_step"]  # the same policy: not played twice
-    best = final if is_last else evaluate_checkpoint(checkpoints / "best", **asked)
+    best = final if is_last else evaluate_checkpoint(checkpoints / "best", num_episodes=plan.episodes, seed=fresh)
     lines = (result.run_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     measured = [json.loads(line) for line in lines]
     metadata = json.loads((result.run_dir / "metadata.json").read_text(encoding="utf-8"))

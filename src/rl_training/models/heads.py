@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import torch
 from torch import Tensor, nn
@@ -206,6 +206,8 @@ class ImplicitHead(StreamHead):
         counts = {"online": num_quantiles, "target": num_target_quantiles, "acting": num_acting_quantiles}
         if min(*counts.values(), embedding_dim) < 1:
             raise ValueError(f"quantile counts and embedding_dim must be >= 1, got {counts} and {embedding_dim}")
+        if quantile_levels not in get_args(LevelsName):
+            raise ValueError(f"quantile_levels must be {' or '.join(get_args(LevelsName))}, got {quantile_levels!r}")
         super().__init__(in_dim, action_dim, **options)
         self.counts, self.quantile_levels = counts, quantile_levels
         self.embedding = nn.Linear(embedding_dim, in_dim)

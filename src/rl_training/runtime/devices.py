@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 from typing import NamedTuple
 
 import torch
 
 from rl_training.errors import ConfigError, warn
+from rl_training.experiment.explain import shown
 from rl_training.models.image_torsos import ImageTorso
 from rl_training.models.network import Facts, Network
 from rl_training.models.precision import MixedPrecision
 from rl_training.resources import usable_cores
 from rl_training.runtime.accelerate import resolve_compile
+from rl_training.types import DEVICE_NAMES
 
 LARGE_MLP = 1_000_000
 """Parameters from which an MLP is given a GPU and several threads. A round number well above the sizes that were measured
@@ -82,10 +85,9 @@ def resolve_device(requested: str, facts: Facts) -> Resolved:
 
 def require_device(name: str) -> None:
     """Raises ConfigError unless torch can compute on the device called `name` here."""
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise ConfigError(f"device {name!r} is unknown; use auto, cpu or cuda") from None
+    if not re.fullmatch(DEVICE_NAMES, name) or name == "auto":
+        raise ConfigError(f"device {shown(name)} is unknown; use auto, cpu, cuda, cuda:<number> or mps")
+    device = torch.device(name)
     if device.type == "cuda":
         if not torch.cuda.is_available():
             raise ConfigError(f"device {name} was asked for, but torch sees no GPU; use auto or cpu")

@@ -22,10 +22,11 @@ from rl_training.experiment.explain import whole_number
 from rl_training.experiment.runs import RunDirectory, is_run_directory
 from rl_training.experiment.schedules import Named
 from rl_training.experiment.settings import ValueSettings
+from rl_training.models.network import Network
 from rl_training.runtime.accelerate import missing_toolchain
 from rl_training.runtime.answers import answers
 from rl_training.runtime.callbacks import Callback, as_callbacks
-from rl_training.runtime.devices import require_device, resolve_device
+from rl_training.runtime.devices import require_device, resolve_device, resolve_precision, use_precision
 from rl_training.runtime.evaluator import MAX_ENVS, evaluate
 from rl_training.runtime.observations import WrappedObservations
 from rl_training.runtime.policy import Policy
@@ -133,12 +134,12 @@ def evaluate_checkpoint(
     env: EnvSource | None = None,
     render: bool = False,
     record: str | Path | None = None,
-    device: str = "auto",
+    device: str | None = None,
 ) -> dict[str, float]:
     """Greedy episodes with a checkpoint's policy; another `seed` plays other episodes than the run's own evaluations.
 
     `render` shows them in a window, `record` writes them to an .mp4 file; watched episodes are played one after another.
-    `device` is chosen for the network as a run's is: whatever the run was trained on need not be here.
+    It computes on `device`, or on what the run computed on; where that is not here, on the CPU.
     """
     num_episodes = whole_number(num_episodes, "the number of episodes", least=1)
     if seed is not None:
@@ -147,14 +148,28 @@ def evaluate_checkpoint(
     config = checkpoint.config
     require_allowed_env(config.env_id, source=checkpoint.path, env=env)
     torch.set_num_threads(int(config.threads) if config.threads != "auto" else 1)
-    on = torch.device(resolve_device(device, policy.network.facts).value)
-    network = policy.network.to(on)
+    on = _place(policy.network, config, device)
     with rendering(render=render, record=record, num_episodes=num_episodes) as watch:
         make_any = eval_envs(config, env_source(config, env), statistics=lambda: statistics, seed=seed, watch=watch)
         make = partial(_make_fitting, make_any, checkpoint)
         max_envs = MAX_ENVS if watch is None else 1
-        evaluation = evaluate(network, make, num_episodes=num_episodes, device=on, max_envs=max_envs)
+        evaluation = evaluate(policy.network, make, num_episodes=num_episodes, device=on, max_envs=max_envs)
     return evaluation.metrics()
+
+
+def _place(network: Network, config: TrainConfig, asked: str | None) -> torch.device:
+    """Moves a run's network to where it is evaluated: on a GPU with the run's own precision, on a CPU in float32."""
+    try:
+        on = torch.device(resolve_device(asked or config.device, network.facts).value)
+    except ConfigError:
+        if asked is not None:
+            raise
+        on = torch.device("cpu")
+    network.to(on)
+    if on.type == "cuda":
+        precision = config.precision if config.device.startswith("cuda") else "auto"
+        use_precision(network, resolve_precision(precision, on.type, network.facts).value, on)
+    return on
 
 
 def _make_fitting(make: Callable[[int], VectorEnvs], checkpoint: Checkpoint, num_envs: int) -> VectorEnvs:
