@@ -65,7 +65,7 @@ def test_every_row_trains_saves_loads_and_predicts(row: str, tmp_path: Path) -> 
     assert agent.evaluate(num_episodes=2)["eval_episodes"] == 2
     loaded = cls.load(agent.save(tmp_path / "saved"))
     np.testing.assert_array_equal(loaded.predict(obs)[0], actions)
-    assert loaded.evaluate(2) == agent.evaluate(2)
+    assert loaded.evaluate(2) == agent.evaluate(2) == agent.evaluate(2, device="cpu")
     with pytest.raises(ConfigError, match=r"learningrate is not a key of a config or of .*; did you mean learning_rate\?"):
         cls("CartPole-v1", learningrate=3)
 
@@ -191,6 +191,8 @@ def test_an_evaluation_names_a_seed_that_cannot_be(tmp_path: Path) -> None:
     agent.learn(40)
     with pytest.raises(UserError, match="seed must be >= 0, got -3"):
         agent.evaluate(1, seed=-3)
+    with pytest.raises(UserError, match="device 'gpu' is unknown"):
+        agent.evaluate(1, device="gpu")
 
 
 # What an environment may be given as
