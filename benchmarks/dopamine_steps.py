@@ -164,15 +164,15 @@ def compare(folder: Path, algo: str) -> None:
 
     learner, batches = our_learner(algo), np.load(folder / "batches.npz")
     levels, theirs = torch.from_numpy(np.load(folder / "levels.npy")), np.load(folder / "theirs.npy")
-    ours, single = [], theirs.shape[1] > 1  # a loss for each transition, or their mean
+    ours, by_transition = [], theirs.shape[1] > 1  # a loss for each transition, or their mean
     for i in range(UPDATES):
         batch = {key: torch.from_numpy(batches[key][i]) for key in batches.files}
         with drawing(levels[i]):
             loss = learner.td_loss(batch)[0].loss.detach().numpy()
             learner.update(batch, global_step=i + 1)
-        ours.append(loss if single else loss.mean(keepdims=True))
+        ours.append(loss if by_transition else loss.mean(keepdims=True))
     far = np.abs(np.stack(ours) - theirs)
-    print(f"update   our loss   their loss   largest difference of {'a transition' if single else 'the batch'}'s loss")
+    print(f"update   our loss   their loss   largest difference of {'a transition' if by_transition else 'the batch'}'s loss")
     for i in (0, 1, 9, SYNC - 1, SYNC, UPDATES - 1):
         print(f"{i + 1:6}   {ours[i].mean():8.5f}   {theirs[i].mean():10.5f}   {far[i].max():.1e}")
     relative = (far / np.maximum(np.abs(theirs), 1e-3)).max()

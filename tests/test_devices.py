@@ -129,8 +129,9 @@ def test_a_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert resolved(MLP, device="cuda:1").device.value == "cuda:1"
-    with pytest.raises(ConfigError, match="device cuda:2 was asked for, but torch sees 2 GPUs, counted from cuda:0"):
-        resolved(MLP, device="cuda:2")
+    for beyond in ("cuda:2", "cuda:200", "cuda:256"):  # torch.device takes the last two for -56 and 0
+        with pytest.raises(ConfigError, match=f"device {beyond} was asked for, but torch sees 2 GPUs, counted from cuda:0"):
+            resolved(MLP, device=beyond)
 
 
 def test_a_network_is_built_once_and_closes_its_environments_where_it_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:

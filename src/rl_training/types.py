@@ -32,8 +32,10 @@ OptimizerName: TypeAlias = Literal["adam", "adamw", "radam"]
 LossName: TypeAlias = Literal["huber", "mse"]
 PaddingName: TypeAlias = Literal["valid", "same"]
 InitializationName: TypeAlias = Literal["torch", "xavier", "variance_scaling"]
-DEVICE_NAMES = r"auto|cpu|mps|cuda(:\d{1,3})?"
 LevelsName: TypeAlias = Literal["stratified", "independent"]
+
+DEVICE_NAMES = r"auto|cpu|mps|cuda(:\d{1,3})?"
+"""The pattern of a device's name, as configs, commands and functions take it."""
 
 
 STATE_NAMES = ("initial_h", "initial_c")

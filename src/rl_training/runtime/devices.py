@@ -87,13 +87,13 @@ def require_device(name: str) -> None:
     """Raises ConfigError unless torch can compute on the device called `name` here."""
     if not re.fullmatch(DEVICE_NAMES, name) or name == "auto":
         raise ConfigError(f"device {shown(name)} is unknown; use auto, cpu, cuda, cuda:<number> or mps")
-    device = torch.device(name)
-    if device.type == "cuda":
+    kind, _, number = name.partition(":")  # not torch.device(name).index, which is -56 of cuda:200 and 0 of cuda:256
+    if kind == "cuda":
         if not torch.cuda.is_available():
             raise ConfigError(f"device {name} was asked for, but torch sees no GPU; use auto or cpu")
-        if ":" in name and device.index >= (count := torch.cuda.device_count()):
+        if number and int(number) >= (count := torch.cuda.device_count()):
             raise ConfigError(f"device {name} was asked for, but torch sees {count} GPU{'s' * (count > 1)}, counted from cuda:0")
-    if device.type == "mps" and not torch.backends.mps.is_available():
+    if kind == "mps" and not torch.backends.mps.is_available():
         raise ConfigError("device mps was asked for, but torch has no such device here; use auto or cpu")
 
 
